@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * What user space tells the BPF programs, and how it names the probed functions to them.
+ * One read-only struct, assigned whole before the load.
+ */
+#ifndef SIGMA_CONFIG_H
+#define SIGMA_CONFIG_H
+
+#include <linux/types.h>
+
+/* The most work requests and SGEs that one call is walked for: a walk of 4,096 would hold up the job
+ * for 0.6-0.8 ms (measured: bench post). What is beyond is counted (SIGMA_POST_LIST_TRUNCATED). */
+#define SIGMA_MAX_WR 256
+#define SIGMA_MAX_SGE 32
+#define SIGMA_MAX_WC 256
+
+/*
+ * Every probed function. The number is the BPF cookie's low byte: programs that serve several
+ * functions (the builders) tell them apart by it. userspace/attach/probe_table.cpp has one row each.
+ */
+enum sigma_function {
+  SIGMA_FN_POST_SEND = 1,
+  SIGMA_FN_POST_RECV,
+  SIGMA_FN_POST_SRQ_RECV,
+  SIGMA_FN_POLL_CQ,
+  SIGMA_FN_WR_START,
+  SIGMA_FN_WR_COMPLETE,
+  SIGMA_FN_WR_ABORT,
+  SIGMA_FN_WR_ATOMIC_CMP_SWP,
+  SIGMA_FN_WR_ATOMIC_FETCH_ADD,
+  SIGMA_FN_WR_BIND_MW,
+  SIGMA_FN_WR_LOCAL_INV,
+  SIGMA_FN_WR_RDMA_READ,
+  SIGMA_FN_WR_RDMA_WRITE,
+  SIGMA_FN_WR_RDMA_WRITE_IMM,
+  SIGMA_FN_WR_SEND,
+  SIGMA_FN_WR_SEND_IMM,
+  SIGMA_FN_WR_SEND_INV,
+  SIGMA_FN_WR_SEND_TSO,
+  SIGMA_FN_WR_SET_UD_ADDR,
+  SIGMA_FN_WR_SET_XRC_SRQN,
+  SIGMA_FN_WR_SET_INLINE_DATA,
+  SIGMA_FN_WR_SET_INLINE_DATA_LIST,
+  SIGMA_FN_WR_SET_SGE,
+  SIGMA_FN_WR_SET_SGE_LIST,
+  SIGMA_FN_EXECUTE_IOCTL, /* libibverbs */
+  SIGMA_FN_CLOSE_DEVICE,  /* libibverbs */
+  SIGMA_FUNCTIONS
+};
+
+struct sigma_config {
+  __u8 trace_all;      /* 1: every process; 0: those in map `targets` */
+  __u8 follow_forks;   /* 1: children of targets become targets */
+  __u8 check_posts;    /* 1: return probes tell refused posts; 0: posts are marked unverified */
+  __u8 has_loop;       /* 1: bpf_loop exists (5.17) */
+  __u8 reserved[4];
+};
+
+/* Values of the per-CPU array map `counters`; exact: attempts == consumed + dropped. */
+enum sigma_counter {
+  SIGMA_COUNT_ATTEMPTS,   /* records that a program wanted to emit */
+  SIGMA_COUNT_DROPPED,    /* of these, for which the ring had no room */
+  SIGMA_COUNT_HITS,       /* probe hits in traced processes */
+  SIGMA_COUNT_FILTERED,   /* probe hits in other processes */
+  SIGMA_COUNT_UNREADABLE, /* reads of user memory that failed */
+  SIGMA_COUNT_NO_ENTRY,   /* return probes without a matching entry */
+  SIGMA_COUNT_ENTRY_FULL, /* entries that found the pending-call map full */
+  SIGMA_COUNT_WR_OMITTED, /* work requests beyond SIGMA_MAX_WR */
+  SIGMA_COUNT_WC_OMITTED, /* completions beyond SIGMA_MAX_WC */
+  SIGMA_COUNTERS
+};
+
+#endif
