@@ -48,6 +48,37 @@ enum sigma_function {
   SIGMA_FUNCTIONS
 };
 
+/* The cookie's other bits. */
+#define SIGMA_COOKIE_FUNCTION 0xff
+#define SIGMA_COOKIE_CHECKED 0x100 /* the return of this call is probed as well: refusals will be told */
+
+/* Value of the per-CPU hash map `targets` (key: tgid). Only `flags` is written by user space, the same
+ * on every CPU; only `hits` by BPF. */
+struct sigma_target {
+  __u32 flags; /* SIGMA_TARGET_PAUSED; the bits above count the changes, so that a call that began
+                * before one is not taken for a call that began after it */
+  __u32 reserved;
+  __u64 hits;
+};
+#define SIGMA_TARGET_PAUSED 1
+#define SIGMA_TARGET_CHANGE 2
+
+/* Map `queue_pairs`: what BPF knows of a queue pair. User space may add the doorbell's address. */
+struct sigma_queue_pair_key {
+  __u32 tgid;
+  __u32 reserved;
+  __u64 qp_ptr;
+};
+
+struct sigma_queue_pair {
+  __u64 context;
+  __u64 doorbell; /* mlx5: address of the doorbell record (two be32: receive, send); 0: unknown */
+  __u32 qp_num;
+  __u32 handle;
+  __u32 qp_type;
+  __u32 generation; /* of the sighting; another one means: look again */
+};
+
 struct sigma_config {
   __u8 trace_all;      /* 1: every process; 0: those in map `targets` */
   __u8 follow_forks;   /* 1: children of targets become targets */
