@@ -4,6 +4,7 @@
 
 #if SIGMA_CATCH2_MAJOR >= 3
 #include <catch2/catch_all.hpp>
+using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
 #else
 #include <catch2/catch.hpp>

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "attach/rdma_sysfs.h"
+
+#include <sys/auxv.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace sigma {
+namespace fs = std::filesystem;
+namespace {
+
+std::string first_line(const fs::path& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+std::vector<std::string> entries(const fs::path& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// "231:192" as the kernel's own dev_t: major << 20 | minor (MINORBITS, include/linux/kdev_t.h).
+uint32_t parse_rdev(const std::string& text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos) return 0;
+  uint32_t major = 0, minor = 0;
+  std::from_chars(text.data(), text.data() + colon, major);
+  std::from_chars(text.data() + colon + 1, text.data() + text.size(), minor);
+  return major << 20 | minor;
+}
+
+std::vector<RdmaPort> ports_of(const fs::path& device) {
+  std::vector<RdmaPort> ports;
+  for (const std::string& name : entries(device / "ports")) {
+    RdmaPort port;
+    std::from_chars(name.data(), name.data() + name.size(), port.number);
+    const std::string state = first_line(device / "ports" / name / "state");  // "4: ACTIVE"
+    const size_t space = state.find(' ');
+    port.state = space == std::string::npos ? state : state.substr(space + 1);
+    port.link_layer = first_line(device / "ports" / name / "link_layer");
+    ports.push_back(std::move(port));
+  }
+  return ports;
+}
+
+}  // namespace
+
+std::string sysfs_root() {
+  const char* other = getauxval(AT_SECURE) == 0 ? std::getenv("SIGMATRACE_SYSFS") : nullptr;
+  return other != nullptr && *other != '\0' ? other : "/sys";
+}
+
+std::vector<RdmaDevice> rdma_devices() {
+  const fs::path root = sysfs_root();
+  std::vector<RdmaDevice> devices;
+  for (const std::string& name : entries(root / "class/infiniband")) {
+    const fs::path path = root / "class/infiniband" / name;
+    RdmaDevice device;
+    device.name = name;
+    device.node_guid = first_line(path / "node_guid");
+    device.firmware = first_line(path / "fw_ver");
+    device.ports = ports_of(path);
+    devices.push_back(std::move(device));
+  }
+  for (const std::string& node : entries(root / "class/infiniband_verbs")) {
+    const fs::path path = root / "class/infiniband_verbs" / node;
+    const std::string name = first_line(path / "ibdev");
+    for (RdmaDevice& device : devices) {
+      if (device.name != name) continue;
+      device.uverbs = node;
+      device.rdev = parse_rdev(first_line(path / "dev"));
+    }
+  }
+  return devices;
+}
+
+std::string device_of_node(uint32_t rdev) {
+  for (const RdmaDevice& device : rdma_devices())
+    if (device.rdev == rdev) return device.name;
+  return {};
+}
+
+}  // namespace sigma

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// RDMA devices as sysfs shows them. The one place that reads it: SIGMATRACE_SYSFS names another root
+// than /sys for rigs (ignored when the program got its privileges from the file, AT_SECURE).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sigma {
+
+std::string sysfs_root();
+
+struct RdmaPort {
+  uint32_t number = 0;
+  std::string state;       // "ACTIVE", as sysfs words it without the number
+  std::string link_layer;  // "InfiniBand", "Ethernet"
+};
+
+struct RdmaDevice {
+  std::string name;    // "mlx5_0"
+  std::string uverbs;  // "uverbs0"; empty when there is no node
+  uint32_t rdev = 0;   // of the node, major << 20 | minor; 0 when unknown
+  std::string node_guid;
+  std::string firmware;
+  std::vector<RdmaPort> ports;
+};
+
+// In order of name. Empty without RDMA devices.
+std::vector<RdmaDevice> rdma_devices();
+
+// The device behind a uverbs node, "" when unknown. Reads sysfs; the session caches the answer.
+std::string device_of_node(uint32_t rdev);
+
+}  // namespace sigma

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Reorder: records of many CPUs, passed on in order of time.
+//
+// A BPF program takes its time stamp before it reserves ring space, so records of different CPUs (and,
+// when a program is preempted between the two, of one CPU) stand out of order in the ring: 0.12% of
+// them, by up to 3.4 ms, in measurements on a busy machine. Each record is held for `window_ns`; what
+// arrives later than that is passed on at once and counted as late.
+//
+// Copies what it is given. Single-threaded. Memory: the records of one window.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <span>
+#include <vector>
+
+#include "bpf/records.h"
+
+namespace sigma {
+
+inline constexpr uint64_t kReorderWindowNs = 20'000'000;
+
+class Reorder {
+ public:
+  using Deliver = std::function<void(std::span<const std::byte>)>;
+
+  explicit Reorder(Deliver deliver, uint64_t window_ns = kReorderWindowNs);
+
+  // `record` begins with a sigma_header whose size is record.size(); the caller has checked that.
+  void push(std::span<const std::byte> record);
+
+  // Passes on every record that is older than the window. `now_ns` is CLOCK_MONOTONIC, read *before*
+  // the ring was drained: a record stamped earlier than that may otherwise still be in the ring.
+  void release(uint64_t now_ns);
+
+  // Passes on everything.
+  void flush();
+
+  uint64_t late() const { return late_; }
+  size_t held_bytes() const;
+
+ private:
+  // The records of one CPU, oldest first, back to back in `bytes` from `begin` on.
+  struct Lane {
+    std::vector<std::byte> bytes;
+    size_t begin = 0;
+    uint64_t last_ns = 0;
+
+    bool empty() const { return begin == bytes.size(); }
+    const sigma_header& front() const { return *reinterpret_cast<const sigma_header*>(bytes.data() + begin); }
+    void append(std::span<const std::byte> record);
+    void insert_by_time(std::span<const std::byte> record);
+    void pop();
+  };
+  struct Head {
+    uint64_t time_ns;
+    uint32_t lane;
+    bool operator>(const Head& other) const { return time_ns > other.time_ns; }
+  };
+
+  void release_until(uint64_t limit_ns);
+
+  Deliver deliver_;
+  uint64_t window_ns_;
+  uint64_t released_ns_ = 0;
+  uint64_t late_ = 0;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace sigma

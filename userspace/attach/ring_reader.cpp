@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "attach/ring_reader.h"
+
+#include <bpf/libbpf.h>
+
+#include <cerrno>
+
+#include "bpf/records.h"
+
+namespace sigma {
+
+Result<std::unique_ptr<RingReader>> RingReader::open(int ring_map_fd, OnRecord on_record) {
+  std::unique_ptr<RingReader> reader(new RingReader(std::move(on_record)));
+  reader->ring_ = ring_buffer__new(ring_map_fd, &RingReader::on_sample, reader.get(), nullptr);
+  if (reader->ring_ == nullptr)
+    return Error{"cannot map the BPF ring buffer: " + errno_text(errno),
+                 "a smaller --ring-size, or a higher memory limit, may help"};
+  return reader;
+}
+
+RingReader::~RingReader() { ring_buffer__free(ring_); }
+
+int RingReader::on_sample(void* self, void* data, size_t size) {
+  auto& reader = *static_cast<RingReader*>(self);
+  const auto* header = static_cast<const sigma_header*>(data);
+  ++reader.consumed_;
+  // Size classes: the ring's record may be longer than what the header says, never shorter.
+  if (size < sizeof *header || header->size < sizeof *header || header->size > size || header->type == 0 ||
+      header->type >= SIGMA_RECORD_TYPES) {
+    ++reader.malformed_;
+    return 0;
+  }
+  reader.on_record_({static_cast<const std::byte*>(data), header->size});
+  return 0;
+}
+
+Result<size_t> RingReader::drain() {
+  const uint64_t before = consumed_;
+  const int error = ring_buffer__consume(ring_);
+  if (error < 0) return Error{"reading the BPF ring buffer failed: " + errno_text(-error)};
+  return static_cast<size_t>(consumed_ - before);
+}
+
+}  // namespace sigma

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// RingReader: drains the BPF ring buffer. Records are submitted with BPF_RB_NO_WAKEUP (a wake-up costs
+// the job 6-15 us), so nobody is told of them: drain() is called on a timer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+
+struct ring_buffer;
+
+namespace sigma {
+
+class RingReader {
+ public:
+  // Called with each record whose header is sound; valid during the call only.
+  using OnRecord = std::function<void(std::span<const std::byte>)>;
+
+  // `ring_map_fd` stays the caller's.
+  static Result<std::unique_ptr<RingReader>> open(int ring_map_fd, OnRecord on_record);
+  ~RingReader();
+  RingReader(const RingReader&) = delete;
+  RingReader& operator=(const RingReader&) = delete;
+
+  // Reads what is there. Returns the number of records.
+  Result<size_t> drain();
+
+  uint64_t consumed() const { return consumed_; }
+  uint64_t malformed() const { return malformed_; }
+
+ private:
+  explicit RingReader(OnRecord on_record) : on_record_(std::move(on_record)) {}
+  static int on_sample(void* self, void* data, size_t size);
+
+  OnRecord on_record_;
+  ring_buffer* ring_ = nullptr;
+  uint64_t consumed_ = 0;
+  uint64_t malformed_ = 0;
+};
+
+}  // namespace sigma
