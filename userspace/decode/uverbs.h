@@ -20,17 +20,20 @@ namespace sigma {
 // A record's attributes, addressed by id. Borrowed from the record.
 class UverbsCommand {
  public:
-  // Fails (nullopt) when the record is shorter than it claims.
+  // Fails (nullopt) when the record is shorter than it claims, or not 8-byte aligned.
   static std::optional<UverbsCommand> parse(std::span<const std::byte> record);
 
   const sigma_uverbs& header() const { return *header_; }
   bool has(uint16_t attr_id) const;
-  // The payload bytes captured (at most SIGMA_UVERBS_ATTR_BYTES), inline data included; empty if absent.
+  // The payload bytes captured (at most SIGMA_UVERBS_ATTR_BYTES), inline data included; empty if
+  // absent.
   std::span<const std::byte> bytes(uint16_t attr_id) const;
   // An integer of up to 8 bytes, or a handle (objects pass it in `data`).
   std::optional<uint64_t> value(uint16_t attr_id) const;
 
  private:
+  const sigma_uverbs_attr* find(uint16_t attr_id) const;
+
   const sigma_uverbs* header_ = nullptr;
   std::span<const sigma_uverbs_attr> attrs_;
   std::span<const std::byte> payload_;
@@ -41,7 +44,7 @@ enum class UverbsAction : uint8_t { none, create, modify, destroy };
 
 struct AddressVector {
   std::optional<std::array<uint8_t, 16>> dgid;
-  std::optional<uint16_t> dlid;
+  std::optional<uint16_t> dlid;  // unset on RoCE, where it is 0
   std::optional<uint8_t> sgid_index, sl, traffic_class, hop_limit, static_rate, port;
   std::optional<uint32_t> flow_label;
 };
@@ -50,9 +53,9 @@ struct AddressVector {
 struct UverbsFacts {
   UverbsObject object = UverbsObject::none;
   UverbsAction action = UverbsAction::none;
-  bool failed = false;
+  bool failed = false;  // nothing else is then worth reading
   std::optional<uint32_t> handle;
-  std::optional<uint64_t> user_handle;  // QP create: struct ibv_qp *
+  std::optional<uint64_t> user_handle;  // create: struct ibv_qp *, ibv_cq *, ibv_srq *
 
   // QP create and modify
   std::optional<uint32_t> qp_num;
@@ -61,24 +64,27 @@ struct UverbsFacts {
   std::optional<uint32_t> send_cq, recv_cq, srq, pd;  // handles
   std::optional<uint32_t> max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
   std::optional<uint32_t> peer_qp_num, path_mtu_bytes, sq_psn, rq_psn, qkey;
-  std::optional<uint8_t> port, timeout, retry_cnt, rnr_retry, min_rnr_timer, max_rd_atomic, max_dest_rd_atomic;
+  std::optional<uint8_t> port, timeout, retry_cnt, rnr_retry, min_rnr_timer, max_rd_atomic,
+      max_dest_rd_atomic;
   std::optional<uint16_t> pkey_index;
   std::optional<AddressVector> address;  // QP modify and AH create
 
-  // CQ create
+  // CQ create and resize
   std::optional<uint32_t> cqe;
 
   // MR create (and rereg)
   std::optional<uint64_t> mr_addr, mr_length;
   std::optional<uint32_t> lkey, rkey, access;
 
-  // Rings of mlx5 (UHW of CREATE): for the index check and the queue observer.
-  std::optional<uint64_t> ring_addr, doorbell_addr;
-  std::optional<uint32_t> sq_wqe_count, rq_wqe_count, rq_wqe_shift, cqn, cqe_size;
+  // Rings of mlx5 (UHW of CREATE): for the index check and the queue observer. The send queue of a
+  // QP begins at ring_addr + (rq_wqe_count << rq_wqe_shift), unless sq_ring_addr says otherwise
+  // (raw packet QPs). driver_flags: MLX5_QP_FLAG_*, MLX5_IB_CREATE_CQ_FLAGS_*.
+  std::optional<uint64_t> ring_addr, sq_ring_addr, doorbell_addr;
+  std::optional<uint32_t> sq_wqe_count, rq_wqe_count, rq_wqe_shift, cqn, cqe_size, driver_flags;
 };
 
 // nullopt: not a command that says anything about queues, regions or addresses.
-// `undecoded` is set when it should have, but did not parse.
+// `undecoded` is set when it should have, but did not parse: then what could be read is returned.
 std::optional<UverbsFacts> decode_uverbs(const UverbsCommand& command, bool* undecoded = nullptr);
 
 }  // namespace sigma
