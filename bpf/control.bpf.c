@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+/*
+ * The control plane: each uverbs command at its return, with its attributes and their payloads.
+ *
+ * Hooked in the kernel (ib_uverbs_ioctl: every copy of libibverbs, static ones too) or, where the
+ * module is not there, in libibverbs (execute_ioctl). Both see struct ib_uverbs_ioctl_hdr and its
+ * attributes in the job's memory, with the outputs filled in. Set-up only, so the code is plain
+ * rather than fast.
+ */
+#include "bpf/context.h"
+
+#define MAX_RECORD 4096
+#define ATTR_BYTES sizeof(struct sigma_uverbs_attr)
+
+/* A record in the making: too large for the stack. In the map only while one program runs. */
+struct draft {
+  union {
+    struct sigma_uverbs uverbs;
+    __u8 bytes[MAX_RECORD];
+  };
+};
+
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 256);
+  __type(key, __u64); /* pid_tgid */
+  __type(value, struct draft);
+} drafts SEC(".maps");
+
+/* Never written: what a draft begins as. */
+static struct draft blank_draft;
+
+/* Inputs of up to 8 bytes stand in `data` itself; outputs are pointers whatever their size. */
+static __always_inline bool is_pointer(const struct sigma_uverbs_attr* attr) {
+  return attr->len > sizeof(attr->data) ||
+         (attr->len && (attr->flags & SIGMA_UVERBS_ATTR_F_VALID_OUTPUT));
+}
+
+/* Fills in attributes and payloads; gives the record's size. */
+static __noinline __u32 fill_attributes(__u64 id, __u64 attrs) {
+  struct draft* draft = bpf_map_lookup_elem(&drafts, &id);
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!draft || !totals) return 0;
+  __u32 n = draft->uverbs.num_attrs;
+  if (n > SIGMA_UVERBS_MAX_ATTRS) return 0;
+  __u32 start = sizeof(struct sigma_uverbs) + n * ATTR_BYTES;
+  __u32 at = start;
+  for (__u32 i = 0; i < SIGMA_UVERBS_MAX_ATTRS; i++) {
+    if (i >= n) break;
+    struct sigma_uverbs_attr attr = {};
+    read_user(totals, &attr, sizeof(attr), attrs + i * ATTR_BYTES);
+    attr.offset = SIGMA_UVERBS_NO_PAYLOAD;
+    if (is_pointer(&attr)) {
+      __u32 length = attr.len;
+      if (length > SIGMA_UVERBS_ATTR_BYTES) {
+        length = SIGMA_UVERBS_ATTR_BYTES;
+        draft->uverbs.flags |= SIGMA_UVERBS_TRUNCATED;
+      }
+      if (at > MAX_RECORD - SIGMA_UVERBS_ATTR_BYTES) {
+        draft->uverbs.flags |= SIGMA_UVERBS_TRUNCATED;
+      } else if (read_user(totals, draft->bytes + at, length, attr.data)) {
+        attr.offset = at - start;
+        at += (length + 7) & ~7u;
+      } else {
+        draft->uverbs.flags |= SIGMA_UVERBS_TRUNCATED;
+      }
+    }
+    __u32 place = sizeof(struct sigma_uverbs) + i * ATTR_BYTES;
+    if (place <= MAX_RECORD - ATTR_BYTES) *(struct sigma_uverbs_attr*)(draft->bytes + place) = attr;
+  }
+  draft->uverbs.payload_bytes = at - start;
+  return at;
+}
+
+/* The command that `call` began has returned. */
+static __noinline int emit_command(const struct sigma_call* call, __u64 header, __s32 result,
+                                   __u32 flags) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals || !call) return 0;
+  __u64 id = bpf_get_current_pid_tgid();
+  struct sigma_ioctl_hdr hdr;
+  if (!read_user(totals, &hdr, sizeof(hdr), header)) return 0;
+
+  bpf_map_update_elem(&drafts, &id, &blank_draft, BPF_ANY);
+  struct draft* draft = bpf_map_lookup_elem(&drafts, &id);
+  if (!draft) {
+    count(totals, SIGMA_COUNT_ENTRY_FULL, 1);
+    return 0;
+  }
+  struct sigma_uverbs* uverbs = &draft->uverbs;
+  uverbs->ucontext = call->object;
+  uverbs->enter_ns = call->call_ns;
+  uverbs->rdev = call->number;
+  uverbs->result = result;
+  uverbs->driver_id = hdr.driver_id;
+  uverbs->object_id = hdr.object_id;
+  uverbs->method_id = hdr.method_id;
+  uverbs->flags = flags;
+  uverbs->num_attrs = hdr.num_attrs;
+  if (hdr.num_attrs > SIGMA_UVERBS_MAX_ATTRS) {
+    uverbs->num_attrs = SIGMA_UVERBS_MAX_ATTRS;
+    uverbs->flags |= SIGMA_UVERBS_TRUNCATED;
+  }
+  __u32 size = fill_attributes(id, header + sizeof(hdr));
+  if (size >= sizeof(*uverbs) && size <= MAX_RECORD) {
+    fill_header(&uverbs->h, SIGMA_UVERBS, size, id, bpf_ktime_get_ns());
+    count(totals, SIGMA_COUNT_ATTEMPTS, 1);
+    if (bpf_ringbuf_output(&records, draft, size, BPF_RB_NO_WAKEUP))
+      count(totals, SIGMA_COUNT_DROPPED, 1);
+  }
+  bpf_map_delete_elem(&drafts, &id);
+  return 0;
+}
+
+/* ---- libibverbs: int execute_ioctl(struct ibv_context *, struct ibv_command_buffer *)
+ * ------------- */
+
+static __always_inline bool execute_entry(struct pt_regs* ctx) {
+  struct sigma_hit hit;
+  if (!sigma_admit(&hit)) return false;
+  struct sigma_call call = {.call_ns = bpf_ktime_get_ns(),
+                            .object = PT_REGS_PARM1(ctx),
+                            .argument = PT_REGS_PARM2(ctx),
+                            .target_flags = hit.target_flags};
+  remember_call(&hit, SIGMA_FN_EXECUTE_IOCTL, &call);
+  return true;
+}
+
+static __noinline int execute_exit(__s32 result) {
+  struct sigma_hit hit;
+  struct sigma_call* slot = recall(&hit, SIGMA_FN_EXECUTE_IOCTL);
+  if (!slot) return 0;
+  struct sigma_call call = *slot;
+  slot->call_ns = 0;
+  see_context(hit.id, call.object);
+  return emit_command(&call, call.argument + SIGMA_COMMAND_BUFFER_HDR, result, 0);
+}
+
+SEC("uprobe") int execute_ioctl(struct pt_regs* ctx) {
+  execute_entry(ctx);
+  return 0;
+}
+
+SEC("uprobe") int execute_ioctl_return(struct pt_regs* ctx) {
+  return execute_exit((__s32)PT_REGS_RC(ctx));
+}
+
+SEC("uprobe") int execute_ioctl_session(struct pt_regs* ctx) {
+  if (is_return(ctx)) return execute_exit((__s32)PT_REGS_RC(ctx));
+  return execute_entry(ctx) ? SIGMA_SESSION_WANT_RETURN : SIGMA_SESSION_NO_RETURN;
+}
+
+/* int ibv_close_device(struct ibv_context *) */
+SEC("uprobe") int close_device(struct pt_regs* ctx) {
+  struct sigma_hit hit;
+  if (!sigma_admit(&hit)) return 0;
+  struct sigma_context_key key = {.tgid = tgid_of(hit.id), .context = PT_REGS_PARM1(ctx)};
+  bpf_map_delete_elem(&contexts, &key);
+  __sync_fetch_and_add(&generation, 1);
+  emit_context(hit.id, key.context, SIGMA_CONTEXT_CLOSED);
+  return 0;
+}
+
+/* ---- kernel: long ib_uverbs_ioctl(struct file *, unsigned int cmd, unsigned long arg)
+ * -------------- */
+
+static __always_inline int kernel_entry(struct file* file, __u32 rdev, __u64 arg) {
+  struct sigma_hit hit;
+  if (!sigma_admit(&hit)) return 0;
+  struct sigma_call call = {.call_ns = bpf_ktime_get_ns(),
+                            .object = (__u64)file,
+                            .argument = arg,
+                            .number = rdev,
+                            .target_flags = hit.target_flags};
+  remember_call(&hit, SIGMA_FN_EXECUTE_IOCTL, &call);
+  return 0;
+}
+
+static __noinline int kernel_exit(__s32 result) {
+  struct sigma_hit hit;
+  struct sigma_call* slot = recall(&hit, SIGMA_FN_EXECUTE_IOCTL);
+  if (!slot) return 0;
+  struct sigma_call call = *slot;
+  slot->call_ns = 0;
+  return emit_command(&call, call.argument, result, SIGMA_UVERBS_KERNEL);
+}
+
+SEC("fentry/ib_uverbs_ioctl")
+int BPF_PROG(uverbs_fentry, struct file* file, unsigned int cmd, unsigned long arg) {
+  return kernel_entry(file, file->f_inode->i_rdev, arg);
+}
+
+SEC("fexit/ib_uverbs_ioctl")
+int BPF_PROG(uverbs_fexit, struct file* file, unsigned int cmd, unsigned long arg, long result) {
+  return kernel_exit((__s32)result);
+}
+
+SEC("kprobe/ib_uverbs_ioctl")
+int BPF_KPROBE(uverbs_kprobe, struct file* file, unsigned int cmd, unsigned long arg) {
+  return kernel_entry(file, BPF_CORE_READ(file, f_inode, i_rdev), arg);
+}
+
+SEC("kretprobe/ib_uverbs_ioctl") int BPF_KRETPROBE(uverbs_kretprobe, long result) {
+  return kernel_exit((__s32)result);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

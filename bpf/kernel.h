@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * The few kernel structures that the programs look into, reduced to the fields they use. CO-RE
+ * finds the real offsets at load, so neither the order nor the completeness of these matters, and
+ * the build machine needs no BTF.
+ */
+#ifndef SIGMA_KERNEL_H
+#define SIGMA_KERNEL_H
+
+#include <linux/bpf.h>
+#include <linux/ptrace.h>
+#include <linux/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#define SIGMA_KERNEL_TYPE __attribute__((preserve_access_index))
+
+struct inode {
+  __u32 i_rdev; /* dev_t: major << 20 | minor */
+} SIGMA_KERNEL_TYPE;
+
+struct file {
+  struct inode* f_inode;
+} SIGMA_KERNEL_TYPE;
+
+struct sigma_atomic {
+  int counter;
+} SIGMA_KERNEL_TYPE;
+
+struct signal_struct {
+  struct sigma_atomic live; /* threads that have not exited */
+} SIGMA_KERNEL_TYPE;
+
+struct task_struct {
+  int pid;
+  int tgid;
+  int exit_code;
+  __u64 start_time;
+  struct task_struct* group_leader;
+  struct signal_struct* signal;
+} SIGMA_KERNEL_TYPE;
+
+#endif

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * The maps, and what every program does with them: filter, count, emit.
+ *
+ * Uprobe programs run with preemption enabled: another task's hit may come in the middle of one, on
+ * the same CPU. So nothing is kept in per-CPU scratch, counters are added to atomically, and state
+ * between two hits is keyed by thread. Weak definitions: each .bpf.c brings them, the linker keeps
+ * one.
+ */
+#ifndef SIGMA_MAPS_H
+#define SIGMA_MAPS_H
+
+#include "bpf/config.h"
+#include "bpf/kernel.h"
+#include "bpf/records.h"
+#include "bpf/verbs.h"
+
+const volatile struct sigma_config config __weak;
+
+/* Size set at the load. */
+struct {
+  __uint(type, BPF_MAP_TYPE_RINGBUF);
+  __uint(max_entries, 1 << 20);
+} records __weak SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+  __uint(max_entries, 4096);
+  __type(key, __u32); /* tgid */
+  __type(value, struct sigma_target);
+} targets __weak SEC(".maps");
+
+struct sigma_totals {
+  __u64 count[SIGMA_COUNTERS]; /* enum sigma_counter */
+};
+
+struct {
+  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+  __uint(max_entries, 1);
+  __type(key, __u32);
+  __type(value, struct sigma_totals);
+} counters __weak SEC(".maps");
+
+/*
+ * What a return needs to know of its entry. One slot a thread and function, written in place at
+ * each entry: cheaper than inserting and deleting, and LRU forgets threads that are gone. No
+ * library calls one of these functions from within itself.
+ */
+struct sigma_call_key {
+  __u64 id; /* pid_tgid */
+  __u64 function;
+};
+
+struct sigma_call {
+  __u64 call_ns; /* 0: the slot is not in use */
+  __u64 object;  /* QP, SRQ, CQ, context, or struct file */
+  __u64 context;
+  __u64 argument; /* wr, wc, or the command */
+  __u64 bad_wr;
+  __u32 number; /* QP number, or the device node's number */
+  __u32 target_flags;
+};
+
+struct {
+  __uint(type, BPF_MAP_TYPE_LRU_HASH);
+  __uint(max_entries, 16384);
+  __type(key, struct sigma_call_key);
+  __type(value, struct sigma_call);
+} calls __weak SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_LRU_HASH);
+  __uint(max_entries, 32768);
+  __type(key, struct sigma_queue_pair_key);
+  __type(value, struct sigma_queue_pair);
+} queue_pairs __weak SEC(".maps");
+
+struct sigma_context_key {
+  __u32 tgid;
+  __u32 reserved;
+  __u64 context;
+};
+
+/* Contexts whose SIGMA_CONTEXT was emitted; the value is the generation. */
+struct {
+  __uint(type, BPF_MAP_TYPE_LRU_HASH);
+  __uint(max_entries, 4096);
+  __type(key, struct sigma_context_key);
+  __type(value, __u32);
+} contexts __weak SEC(".maps");
+
+/*
+ * Counts events that may give an address a new meaning: a closed context, an exec, an exit. Queue
+ * pairs and contexts first seen before are then reported again when next used.
+ */
+__u32 generation __weak = 1;
+
+/* ---- counting ---------------------------------------------------------------------------------
+ */
+
+static __always_inline struct sigma_totals* totals_of_cpu(void) {
+  __u32 zero = 0;
+  return bpf_map_lookup_elem(&counters, &zero);
+}
+
+static __always_inline void count(struct sigma_totals* totals, enum sigma_counter counter,
+                                  __u64 n) {
+  __sync_fetch_and_add(&totals->count[counter], n);
+}
+
+/* ---- filter -----------------------------------------------------------------------------------
+ */
+
+/* What every program knows of its hit once the filter has let it pass. */
+struct sigma_hit {
+  __u64 id; /* pid_tgid */
+  struct sigma_totals* totals;
+  __u32 target_flags;
+};
+
+static __always_inline __u32 tgid_of(__u64 id) {
+  return id >> 32;
+}
+
+/* False: not traced, do nothing more. */
+static __always_inline bool sigma_admit(struct sigma_hit* hit) {
+  hit->id = bpf_get_current_pid_tgid();
+  hit->totals = totals_of_cpu();
+  if (!hit->totals) return false;
+
+  __u32 tgid = tgid_of(hit->id);
+  struct sigma_target* target = bpf_map_lookup_elem(&targets, &tgid);
+  if (!target && config.trace_all) {
+    struct sigma_target fresh = {};
+    bpf_map_update_elem(&targets, &tgid, &fresh, BPF_NOEXIST);
+    target = bpf_map_lookup_elem(&targets, &tgid);
+    if (!target) { /* the map is full: trace without counting for the governor */
+      hit->target_flags = 0;
+      count(hit->totals, SIGMA_COUNT_HITS, 1);
+      return true;
+    }
+  }
+  if (!target) {
+    count(hit->totals, SIGMA_COUNT_FILTERED, 1);
+    return false;
+  }
+  __sync_fetch_and_add(&target->hits, 1);
+  hit->target_flags = target->flags;
+  if (target->flags & SIGMA_TARGET_PAUSED) {
+    count(hit->totals, SIGMA_COUNT_FILTERED, 1);
+    return false;
+  }
+  count(hit->totals, SIGMA_COUNT_HITS, 1);
+  return true;
+}
+
+/* ---- reading the job --------------------------------------------------------------------------
+ */
+
+static __always_inline bool read_user(struct sigma_totals* totals, void* to, __u32 size,
+                                      __u64 from) {
+  if (bpf_probe_read_user(to, size, (const void*)from) == 0) return true;
+  count(totals, SIGMA_COUNT_UNREADABLE, 1);
+  return false;
+}
+
+/* Adds the lengths of a request's SGEs from the second on; the first is in the record already. */
+static __always_inline void add_sges(struct sigma_totals* totals, struct sigma_post* record,
+                                     __u64 list, __u64 n) {
+  for (__u32 i = 1; i < SIGMA_MAX_SGE; i++) {
+    struct sigma_ibv_sge sge;
+    if (i >= n) return;
+    if (!read_user(totals, &sge, sizeof(sge), list + i * sizeof(sge))) {
+      record->flags |= SIGMA_POST_UNREADABLE;
+      return;
+    }
+    record->bytes += sge.length;
+  }
+  if (n > SIGMA_MAX_SGE) record->flags |= SIGMA_POST_SGE_TRUNCATED;
+}
+
+/* ---- emitting ---------------------------------------------------------------------------------
+ */
+
+/* Room for one record, or NULL; counted either way. `size` must be a constant. */
+static __always_inline void* reserve(struct sigma_totals* totals, __u64 size) {
+  count(totals, SIGMA_COUNT_ATTEMPTS, 1);
+  void* record = bpf_ringbuf_reserve(&records, size, 0);
+  if (!record) count(totals, SIGMA_COUNT_DROPPED, 1);
+  return record;
+}
+
+static __always_inline void fill_header(struct sigma_header* h, __u16 type, __u16 size, __u64 id,
+                                        __u64 now) {
+  h->time_ns = now;
+  h->type = type;
+  h->size = size;
+  h->cpu = bpf_get_smp_processor_id();
+  h->pid = tgid_of(id);
+  h->tid = (__u32)id;
+}
+
+/* Never wakes the reader: a wake-up costs the job 6-15 us; the reader polls on a timer. */
+static __always_inline void submit(void* record) {
+  bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+}
+
+/* ---- calls that have a return ------------------------------------------------------------------
+ */
+
+static __always_inline void remember_call(const struct sigma_hit* hit, __u64 function,
+                                          const struct sigma_call* call) {
+  struct sigma_call_key key = {.id = hit->id, .function = function};
+  struct sigma_call* slot = bpf_map_lookup_elem(&calls, &key);
+  if (slot)
+    *slot = *call;
+  else if (bpf_map_update_elem(&calls, &key, call, BPF_ANY))
+    count(hit->totals, SIGMA_COUNT_ENTRY_FULL, 1);
+}
+
+/*
+ * The entry of the call that returns now, or NULL (counted). An entry from before the target was
+ * paused or its probes were removed is not this call's: the flags differ. The caller clears call_ns
+ * when done.
+ */
+static __always_inline struct sigma_call* recall(struct sigma_hit* hit, __u64 function) {
+  hit->id = bpf_get_current_pid_tgid();
+  hit->totals = totals_of_cpu();
+  if (!hit->totals) return NULL;
+  __u32 tgid = tgid_of(hit->id);
+  struct sigma_target* target = bpf_map_lookup_elem(&targets, &tgid);
+  if (!target && !config.trace_all) return NULL;
+  hit->target_flags = target ? target->flags : 0;
+
+  struct sigma_call_key key = {.id = hit->id, .function = function};
+  struct sigma_call* call = bpf_map_lookup_elem(&calls, &key);
+  if (call && call->call_ns && call->target_flags == hit->target_flags) return call;
+  count(hit->totals, SIGMA_COUNT_NO_ENTRY, 1);
+  return NULL;
+}
+
+/* Session programs run at entry and at return; the return is where the function's address is not.
+ */
+static __always_inline bool is_return(struct pt_regs* ctx) {
+  return PT_REGS_IP(ctx) != bpf_get_func_ip(ctx);
+}
+
+/* What a session program's entry returns. */
+enum { SIGMA_SESSION_WANT_RETURN = 0, SIGMA_SESSION_NO_RETURN = 1 };
+
+#endif

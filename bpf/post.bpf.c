@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+/*
+ * post_send, post_recv, post_srq_recv: one record for each work request of the list.
+ *
+ * The records are made at the entry, where the list is sure to be whole. A return probe, where
+ * there is one, speaks only of calls that failed. The return looks at the return value first, so
+ * that the common case costs nothing more.
+ */
+#include "bpf/context.h"
+
+/* Requests beyond SIGMA_MAX_WR of which at least the number is told; then `omitted` is saturated.
+ */
+#define COUNTED_WR 4096
+/* Without bpf_loop. */
+#define UNROLLED_WR 32
+
+/* What the records of one call share, and the walk's position. */
+struct walk {
+  __u64 id;
+  __u64 call_ns;
+  __u64 context;
+  __u64 queue_ptr;
+  __u64 wr; /* the next one; 0 at the end of the list */
+  __u32 qp_num;
+  __u32 index;
+  __u16 flags;
+  __u16 position;
+  __u8 queue;
+  __u8 qp_type;
+};
+
+static __always_inline void fill_send(struct sigma_totals* totals, struct sigma_post* record,
+                                      const struct sigma_ibv_send_wr* wr) {
+  record->opcode = wr->opcode;
+  record->send_flags = wr->send_flags;
+  switch (wr->opcode) {
+    case SIGMA_IBV_WR_RDMA_WRITE_WITH_IMM:
+      record->imm = wr->imm; /* fall through */
+    case SIGMA_IBV_WR_RDMA_WRITE:
+    case SIGMA_IBV_WR_RDMA_READ:
+      record->remote_addr = wr->wr.rdma.remote_addr;
+      record->rkey = wr->wr.rdma.rkey;
+      return;
+    case SIGMA_IBV_WR_ATOMIC_CMP_AND_SWP:
+    case SIGMA_IBV_WR_ATOMIC_FETCH_AND_ADD:
+      record->remote_addr = wr->wr.atomic.remote_addr;
+      record->rkey = wr->wr.atomic.rkey;
+      return;
+    case SIGMA_IBV_WR_SEND_WITH_INV:
+    case SIGMA_IBV_WR_LOCAL_INV:
+      record->rkey = (__u32)wr->imm;
+      return;
+    case SIGMA_IBV_WR_BIND_MW:
+      record->rkey = wr->bind_mw.rkey;
+      return;
+    case SIGMA_IBV_WR_TSO:
+      record->bytes = wr->tso.hdr_sz;
+      break;
+    case SIGMA_IBV_WR_SEND_WITH_IMM:
+      record->imm = wr->imm;
+      break;
+    case SIGMA_IBV_WR_SEND:
+      break;
+    default:
+      return;
+  }
+  /* A datagram carries its address. EFA's SRD, the one driver-defined type posted to by
+   * ibv_post_send, uses the UD fields as well. */
+  if (record->qp_type != SIGMA_IBV_QPT_UD && record->qp_type != SIGMA_IBV_QPT_DRIVER) return;
+  if (!read_user(totals, &record->ah_handle, sizeof(record->ah_handle),
+                 wr->wr.ud.ah + SIGMA_IBV_AH_HANDLE))
+    return;
+  record->remote_qpn = wr->wr.ud.remote_qpn;
+  record->flags |= SIGMA_POST_HAS_AH;
+}
+
+/* How many requests follow `wr`, which is not counted itself. */
+struct tail {
+  __u64 wr;
+  __u64 until; /* stop at this one */
+  __u32 n;
+};
+
+static long count_step(__u64 i, void* data) {
+  struct tail* tail = data;
+  if (!tail->wr || tail->wr == tail->until) return 1;
+  tail->n++;
+  /* `next` is the second field of both kinds of request. */
+  if (bpf_probe_read_user(&tail->wr, sizeof(tail->wr), (const void*)(tail->wr + 8))) tail->wr = 0;
+  return 0;
+}
+
+static __always_inline void count_tail(struct tail* tail) {
+  if (config.has_loop) {
+    bpf_loop(COUNTED_WR, count_step, tail, 0);
+    return;
+  }
+  for (int i = 0; i < UNROLLED_WR; i++)
+    if (count_step(i, tail)) return;
+}
+
+/* Emits the request at walk->wr and moves on. `last`: the walk ends here even if the list goes on.
+ */
+static __noinline int post_one(struct walk* walk, bool last) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals || !walk) return 0;
+
+  struct sigma_ibv_send_wr wr;
+  bool readable = walk->queue == SIGMA_QUEUE_SEND
+                      ? read_user(totals, &wr, sizeof(wr), walk->wr)
+                      : read_user(totals, &wr, sizeof(struct sigma_ibv_recv_wr), walk->wr);
+  if (!readable) __builtin_memset(&wr, 0, sizeof(wr));
+
+  struct sigma_ibv_sge sge = {};
+  bool sge_readable = wr.num_sge <= 0 || read_user(totals, &sge, sizeof(sge), wr.sg_list);
+
+  struct tail tail = {.wr = last ? wr.next : 0};
+  if (tail.wr) {
+    count_tail(&tail);
+    count(totals, SIGMA_COUNT_WR_OMITTED, tail.n);
+  }
+
+  struct sigma_post* record = reserve(totals, sizeof(*record));
+  if (record) {
+    fill_header(&record->h, SIGMA_POST, sizeof(*record), walk->id, walk->call_ns);
+    record->context = walk->context;
+    record->call_ns = walk->call_ns;
+    record->queue_ptr = walk->queue_ptr;
+    record->wr_id = wr.wr_id;
+    record->local_addr = sge.addr;
+    record->remote_addr = 0;
+    record->bytes = 0;
+    record->qp_num = walk->qp_num;
+    record->lkey = sge.lkey;
+    record->rkey = 0;
+    record->imm = 0;
+    record->remote_qpn = 0;
+    record->ah_handle = 0;
+    record->index = walk->index;
+    record->position = walk->position;
+    record->num_sge = wr.num_sge > 0 ? wr.num_sge : 0;
+    record->flags = walk->flags;
+    record->queue = walk->queue;
+    record->opcode = 0;
+    record->send_flags = 0;
+    record->qp_type = walk->qp_type;
+    record->omitted = 0;
+    if (!readable || !sge_readable) record->flags |= SIGMA_POST_UNREADABLE;
+    if (tail.n) {
+      record->flags |= SIGMA_POST_LIST_TRUNCATED;
+      record->omitted = tail.wr ? 0xffff : tail.n;
+    }
+    if (walk->queue == SIGMA_QUEUE_SEND && readable) fill_send(totals, record, &wr);
+    record->bytes += sge.length;
+    if (wr.num_sge > 1 && sge_readable) add_sges(totals, record, wr.sg_list, wr.num_sge);
+    submit(record);
+  }
+  walk->wr = wr.next;
+  walk->position++;
+  return 0;
+}
+
+static long walk_step(__u64 i, void* data) {
+  struct walk* walk = data;
+  if (!walk->wr) return 1;
+  post_one(walk, i == SIGMA_MAX_WR - 2);
+  return 0;
+}
+
+static __always_inline void walk_list(struct walk* walk) {
+  post_one(walk, false);
+  if (!walk->wr) return; /* nearly always */
+  if (config.has_loop) {
+    bpf_loop(SIGMA_MAX_WR - 1, walk_step, walk, 0);
+    return;
+  }
+  for (int i = 1; i < UNROLLED_WR; i++) {
+    if (!walk->wr) return;
+    post_one(walk, i == UNROLLED_WR - 1);
+  }
+}
+
+/* True: the return is wanted. */
+static __always_inline bool post_entry(struct pt_regs* ctx, __u8 queue, __u64 function) {
+  struct sigma_hit hit;
+  if (!sigma_admit(&hit)) return false;
+
+  bool checked = config.check_posts && (bpf_get_attach_cookie(ctx) & SIGMA_COOKIE_CHECKED);
+  struct walk walk = {.id = hit.id,
+                      .call_ns = bpf_ktime_get_ns(),
+                      .queue_ptr = PT_REGS_PARM1(ctx),
+                      .wr = PT_REGS_PARM2(ctx),
+                      .queue = queue,
+                      .qp_type = 0xff};
+  if (queue == SIGMA_QUEUE_SRQ) {
+    if (read_user(hit.totals, &walk.context, sizeof(walk.context),
+                  walk.queue_ptr + SIGMA_IBV_SRQ_CONTEXT))
+      see_context(hit.id, walk.context);
+  } else {
+    struct sigma_ibv_qp qp;
+    __u64 doorbell;
+    if (see_queue_pair(&hit, walk.queue_ptr, &qp, &doorbell)) {
+      walk.context = qp.context;
+      walk.qp_num = qp.qp_num;
+      walk.qp_type = qp.qp_type;
+    } else {
+      walk.flags |= SIGMA_POST_UNREADABLE;
+    }
+    if (queue == SIGMA_QUEUE_SEND && read_index(hit.totals, doorbell, &walk.index))
+      walk.flags |= SIGMA_POST_HAS_INDEX;
+  }
+  if (!checked && !(walk.flags & SIGMA_POST_HAS_INDEX)) walk.flags |= SIGMA_POST_UNVERIFIED;
+  if (checked) {
+    struct sigma_call call = {.call_ns = walk.call_ns,
+                              .object = walk.queue_ptr,
+                              .context = walk.context,
+                              .argument = walk.wr,
+                              .bad_wr = PT_REGS_PARM3(ctx),
+                              .number = walk.qp_num,
+                              .target_flags = hit.target_flags};
+    remember_call(&hit, function, &call);
+  }
+  if (walk.wr) walk_list(&walk);
+  return checked;
+}
+
+static __noinline int refused(__u64 function, __u32 queue, __s32 error) {
+  struct sigma_hit hit;
+  struct sigma_call* call = recall(&hit, function);
+  if (!call) return 0;
+
+  /* The requests before *bad_wr were accepted. A provider that leaves bad_wr alone accepted none.
+   */
+  struct tail tail = {.wr = call->argument};
+  __u64 first_bad = 0;
+  if (read_user(hit.totals, &first_bad, sizeof(first_bad), call->bad_wr) && first_bad) {
+    tail.until = first_bad;
+    count_tail(&tail);
+  }
+  bool found = first_bad && tail.wr == first_bad;
+
+  struct sigma_post_result* record = reserve(hit.totals, sizeof(*record));
+  if (record) {
+    fill_header(&record->h, SIGMA_POST_RESULT, sizeof(*record), hit.id, bpf_ktime_get_ns());
+    record->context = call->context;
+    record->call_ns = call->call_ns;
+    record->queue_ptr = call->object;
+    record->qp_num = call->number;
+    record->error = error < 0 ? -error : error;
+    record->accepted = found ? tail.n : 0;
+    record->outcome = SIGMA_OUTCOME_REFUSED;
+    record->queue = queue;
+    submit(record);
+  }
+  call->call_ns = 0;
+  return 0;
+}
+
+static __always_inline void post_exit(struct pt_regs* ctx, __u8 queue, __u64 function) {
+  __s32 error = (__s32)PT_REGS_RC(ctx);
+  if (error) refused(function, queue, error);
+}
+
+#define POST_PROGRAMS(name, queue, function)                                                       \
+  SEC("uprobe") int name(struct pt_regs* ctx) {                                                    \
+    post_entry(ctx, queue, function);                                                              \
+    return 0;                                                                                      \
+  }                                                                                                \
+  SEC("uprobe") int name##_return(struct pt_regs* ctx) {                                           \
+    post_exit(ctx, queue, function);                                                               \
+    return 0;                                                                                      \
+  }                                                                                                \
+  SEC("uprobe") int name##_session(struct pt_regs* ctx) {                                          \
+    if (is_return(ctx)) {                                                                          \
+      post_exit(ctx, queue, function);                                                             \
+      return 0;                                                                                    \
+    }                                                                                              \
+    return post_entry(ctx, queue, function) ? SIGMA_SESSION_WANT_RETURN : SIGMA_SESSION_NO_RETURN; \
+  }
+
+POST_PROGRAMS(post_send, SIGMA_QUEUE_SEND, SIGMA_FN_POST_SEND)
+POST_PROGRAMS(post_recv, SIGMA_QUEUE_RECV, SIGMA_FN_POST_RECV)
+POST_PROGRAMS(post_srq_recv, SIGMA_QUEUE_SRQ, SIGMA_FN_POST_SRQ_RECV)
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+/* exec, fork and exit of traced processes. A process ends when its last thread does. */
+#include "bpf/maps.h"
+
+/*
+ * Two last threads that exit at once both find no other alive: the first to put its process here
+ * reports it. The start time tells apart processes that had the same number.
+ */
+struct ended_key {
+  __u64 start_time;
+  __u32 tgid;
+  __u32 reserved;
+};
+
+struct {
+  __uint(type, BPF_MAP_TYPE_LRU_HASH);
+  __uint(max_entries, 1024);
+  __type(key, struct ended_key);
+  __type(value, __u8);
+} ended SEC(".maps");
+
+static __always_inline bool is_target(__u32 tgid) {
+  return bpf_map_lookup_elem(&targets, &tgid) != NULL;
+}
+
+static __always_inline void emit_process(__u32 kind, __u32 child, __s32 exit_code) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals) return;
+  struct sigma_process* record = reserve(totals, sizeof(*record));
+  if (!record) return;
+  fill_header(&record->h, SIGMA_PROCESS, sizeof(*record), bpf_get_current_pid_tgid(),
+              bpf_ktime_get_ns());
+  record->kind = kind;
+  record->child_pid = child;
+  record->exit_code = exit_code;
+  record->reserved = 0;
+  bpf_get_current_comm(record->comm, sizeof(record->comm));
+  submit(record);
+}
+
+SEC("tp_btf/sched_process_exec") int BPF_PROG(process_exec, struct task_struct* task) {
+  if (!is_target(task->tgid)) return 0;
+  __sync_fetch_and_add(&generation, 1); /* every address has a new meaning */
+  emit_process(SIGMA_PROCESS_EXEC, 0, 0);
+  return 0;
+}
+
+/* In the parent, before the child runs: no hit of the child is missed. */
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(process_fork, struct task_struct* parent, struct task_struct* child) {
+  __u32 tgid = child->tgid;
+  if (tgid == (__u32)parent->tgid || !is_target(parent->tgid)) return 0; /* a thread; a stranger */
+  if (config.follow_forks) {
+    struct sigma_target fresh = {};
+    bpf_map_update_elem(&targets, &tgid, &fresh, BPF_NOEXIST);
+  }
+  emit_process(SIGMA_PROCESS_FORK, tgid, 0);
+  return 0;
+}
+
+SEC("tp_btf/sched_process_exit") int BPF_PROG(process_exit, struct task_struct* task) {
+  __u32 tgid = task->tgid;
+  if (task->signal->live.counter != 0 || !is_target(tgid)) return 0;
+  struct ended_key key = {.start_time = task->group_leader->start_time, .tgid = tgid};
+  __u8 yes = 1;
+  if (bpf_map_update_elem(&ended, &key, &yes, BPF_NOEXIST)) return 0;
+  __sync_fetch_and_add(&generation, 1);
+  emit_process(SIGMA_PROCESS_EXIT, 0, task->exit_code);
+  bpf_map_delete_elem(&targets, &tgid);
+  return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
