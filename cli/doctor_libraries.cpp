@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "attach/installed.h"
+#include "attach/library_watch.h"
 #include "attach/probe_table.h"
 #include "base/human.h"
 #include "output/table.h"
@@ -19,7 +19,7 @@ void plan_one(Resolver& resolver, const std::string& path, const std::string& li
               std::vector<LibraryPlan>& plans, Findings& findings) {
   auto plan = resolver.plan(path, libibverbs);
   if (plan.ok())
-    plans.push_back(*std::move(plan));
+    plans.push_back(**plan);
   else
     findings.push_back(
         {"libraries", path, Verdict::note, "not covered: " + plan.error().what, plan.error().hint});
