@@ -91,7 +91,7 @@ class Tracer {
     Fd pidfd;
     bool seccomp = false;           // its system calls are filtered
     bool waiting = true;            // has mapped no RDMA library yet
-    bool scanned = false;           // objects older than the attach were looked for
+    bool looked = false;            // its libraries were looked at before
     bool ended = false;
     Governor governor{GovernorOptions{}};
   };
@@ -120,6 +120,7 @@ class Tracer {
   void govern(Target& target, uint64_t now_ns);
   void switch_data_path(Target& target, bool on);
   void notice_ends();
+  static bool has_exited(const Target& target);
   void announce();
   AttachPolicy policy_for(const Target& target) const;
 
@@ -141,6 +142,8 @@ class Tracer {
   double ns_per_hit_ = 1000;
   uint64_t last_care_ns_ = 0;
   size_t last_drained_ = 0;
+  uint64_t watch_losses_ = 0;
+  size_t kernel_qps_ = 0;
   bool stopped_ = false;
   Counters counters_;
   std::vector<std::string> statements_;
