@@ -22,6 +22,7 @@
 #include "attach/calibrate.h"
 #include "attach/installed_libraries.h"
 #include "attach/probe_table.h"
+#include "attach/provider_choice.h"
 #include "attach/rdma_netlink.h"
 #include "attach/rdma_sysfs.h"
 #include "base/clock.h"
@@ -133,12 +134,14 @@ void Tracer::look_at_libraries(Target& target) {
   std::vector<Found> found;
   std::set<std::pair<dev_t, uint64_t>> seen;
   const pid_t scope = options_.follow_forks ? 0 : target.pid;
+  const std::vector<SysfsDevice> devices = rdma_devices();
   for (const Mapping& mapping : *maps) {
     if (!mapping.executable || mapping.inode == 0 || !seen.emplace(mapping.device, mapping.inode).second) continue;
     auto path = reachable_path(target.pid, mapping);
     if (!path.ok()) continue;
     const LibraryKind kind = resolver_.classify(*path);
-    if (kind == LibraryKind::other) continue;
+    // libibverbs maps every provider it has while it looks for the one that fits.
+    if (kind == LibraryKind::other || (kind == LibraryKind::provider && !may_serve(mapping.path, devices))) continue;
     // Device and inode as stat() tells them: on overlayfs the maps name another device.
     struct stat status;
     if (stat(path->c_str(), &status) != 0) continue;
@@ -163,7 +166,10 @@ void Tracer::attach_installed(Target& target) {
   const std::string root = fmt::format("/proc/{}/root", target.pid);
   const InstalledLibraries installed = installed_libraries(root);
   const pid_t scope = options_.follow_forks ? 0 : target.pid;
-  std::vector<std::string> files = installed.providers;
+  const std::vector<SysfsDevice> devices = rdma_devices();
+  std::vector<std::string> files;
+  for (const std::string& provider : installed.providers)
+    if (may_serve(provider, devices)) files.push_back(provider);
   if (!installed.libibverbs.empty()) files.push_back(installed.libibverbs);
   for (const std::string& path : files) {
     struct stat status;
@@ -195,6 +201,11 @@ void Tracer::attach_plan(Target& target, const std::shared_ptr<const LibraryPlan
                          std::string mapped_as) {
   AttachReport report = capture_->attach(*plan, scope, policy_for(target));
   if (!report.failed.empty() && has_exited(target)) return;
+  for (const FailedProbe& probe : report.failed)
+    statements_.push_back(fmt::format("{}: {} is not probed: {}", plan->name, to_string(probe.function), probe.reason));
+  for (const FailedProbe& probe : report.without_return)
+    statements_.push_back(fmt::format("{}: the return of {} is not seen: {}", plan->name, to_string(probe.function),
+                                      probe.reason));
   counters_.functions_unresolved += plan->unresolved.size();
   counters_.probes_failed += report.failed.size();
   counters_.return_probes_refused += report.without_return.size();
