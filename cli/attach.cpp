@@ -81,7 +81,7 @@ Status check_features(const Features& features) {
 
 LibraryInfo describe(const TracedLibrary& library) {
   LibraryInfo info{library.plan->name,
-                   library.mapped_as.empty() ? library.plan->path : library.mapped_as,
+                   library.mapped_as,
                    library.plan->build_id,
                    {},
                    {}};

@@ -174,18 +174,13 @@ void Tracer::attach_installed(Target& target) {
   for (const std::string& path : files) {
     struct stat status;
     if (stat(path.c_str(), &status) != 0) continue;
-    attach_file(target, path, installed.libibverbs, {scope, status.st_dev, status.st_ino}, {});
+    attach_file(target, path, installed.libibverbs, {scope, status.st_dev, status.st_ino}, path.substr(root.size()));
   }
 }
 
 void Tracer::attach_file(Target& target, const std::string& path, const std::string& libibverbs, const FileKey& key,
                          std::string mapped_as) {
-  if (!attached_.insert(key).second) {
-    for (TracedLibrary& library : libraries_)
-      if (library.pid == key.pid && library.plan->path == path && library.mapped_as.empty())
-        library.mapped_as = std::move(mapped_as);
-    return;
-  }
+  if (!attached_.insert(key).second) return;
   auto plan = resolver_.plan(path, libibverbs, mapped_as);
   if (has_exited(target)) return;  // what fails now fails because the process is gone
   if (!plan.ok()) {

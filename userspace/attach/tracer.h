@@ -53,7 +53,7 @@ struct TracerOptions {
 // One file's probes in one process (pid 0: in all).
 struct TracedLibrary {
   pid_t pid = 0;
-  std::string mapped_as;  // the path that the target maps; "" when not mapped yet
+  std::string mapped_as;  // the path as the target sees it
   std::shared_ptr<const LibraryPlan> plan;
   AttachReport report;
 };
