@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The responder: checks requests in order, moves their data, consumes receives, writes receive
+// completions, and acknowledges only after all that (an early completion would let the sender exit).
+#include <infiniband/mlx5dv.h>
+
+#include <cstring>
+#include <unistd.h>
+
+#include "clock.h"
+#include "nic.h"
+
+namespace connectx {
+namespace {
+
+constexpr unsigned kGrhBytes = 40;
+constexpr uint16_t kPrmEventSrqLastWqe = 0x13;
+
+enum class Verdict { done, not_ready, invalid_request, remote_access, remote_operation };
+
+struct Receive {
+  uint16_t index = 0;
+  uint32_t srqn = 0;
+  SgeList list;
+  uint64_t first_address = 0;
+  uint32_t first_lkey = 0, segments = 0;
+  bool bad_address = false;
+};
+
+bool receiving(const Qp& qp) {
+  return qp.state == QpState::rtr || qp.state == QpState::rts || qp.state == QpState::sqd || qp.state == QpState::sqe;
+}
+
+const uint8_t* next_receive(const Qp& qp, uint16_t& index) {
+  if (qp.srq) {
+    const Srq& srq = *qp.srq;
+    const auto posted = static_cast<uint16_t>(be32toh(__atomic_load_n(srq.doorbell, __ATOMIC_ACQUIRE)));
+    if (posted == srq.taken) return nullptr;
+    index = srq.next;
+    return srq.ring + (static_cast<size_t>(srq.next & (srq.entries - 1)) << srq.stride_shift);
+  }
+  const auto posted = static_cast<uint16_t>(be32toh(__atomic_load_n(&qp.doorbell[0], __ATOMIC_ACQUIRE)));
+  index = static_cast<uint16_t>(qp.receives);
+  if (qp.receive_entries == 0 || posted == index) return nullptr;
+  return qp.receive_ring + (static_cast<size_t>(index & (qp.receive_entries - 1)) << qp.receive_shift);
+}
+
+// Takes the next receive WQE; false: none is posted.
+bool take_receive(Qp& qp, Receive& receive) {
+  const uint8_t* wqe = next_receive(qp, receive.index);
+  if (!wqe) return false;
+  const uint32_t first = qp.srq ? qp.srq->segment_offset : 0;
+  const uint32_t stride = 1u << (qp.srq ? qp.srq->stride_shift : qp.receive_shift);
+  for (uint32_t at = first; at + sizeof(mlx5_wqe_data_seg) <= stride; at += sizeof(mlx5_wqe_data_seg)) {
+    mlx5_wqe_data_seg segment;
+    memcpy(&segment, wqe + at, sizeof segment);
+    const uint32_t lkey = be32toh(segment.lkey), length = be32toh(segment.byte_count);
+    if (lkey == MLX5_INVALID_LKEY) break;
+    if (length == 0) continue;
+    if (receive.segments++ == 0) {
+      receive.first_address = be64toh(segment.addr);
+      receive.first_lkey = lkey;
+    }
+    if (!translate(*qp.device, lkey, be64toh(segment.addr), length, IBV_ACCESS_LOCAL_WRITE, receive.list))
+      receive.bad_address = true;
+  }
+  if (qp.srq) {
+    Srq& srq = *qp.srq;
+    receive.srqn = srq.srqn;
+    mlx5_wqe_srq_next_seg next;
+    memcpy(&next, wqe, sizeof next);
+    srq.next = srq.cyclic ? srq.next + 1 : be16toh(next.next_wqe_index);
+    ++srq.taken;
+    const auto posted = static_cast<uint16_t>(be32toh(*srq.doorbell));
+    if (srq.limit && static_cast<uint16_t>(posted - srq.taken) < srq.limit) {
+      srq.limit = 0;
+      post_async_event(*qp.device, IBV_EVENT_SRQ_LIMIT_REACHED, srq.user_handle);
+    }
+  } else {
+    ++qp.receives;
+  }
+  OracleReceiveWqe record{};
+  record.header = oracle_header(*qp.device, monotonic_ns());
+  record.qpn = qp.qpn;
+  record.life = qp.entry->life.load(std::memory_order_relaxed);
+  record.srqn = receive.srqn;
+  record.index = receive.index;
+  record.local_address = receive.first_address;
+  record.lkey = receive.first_lkey;
+  record.segments = receive.segments;
+  record.capacity = receive.list.bytes();
+  oracle_log(OracleType::receive_wqe, record);
+  return true;
+}
+
+bool receive_posted(const Qp& qp) {
+  uint16_t index;
+  return next_receive(qp, index) != nullptr;
+}
+
+void complete_receive(Qp& qp, const RequestHeader& header, uint8_t opcode, const Receive& receive, uint64_t bytes,
+                      uint8_t syndrome) {
+  Completion completion;
+  completion.opcode = syndrome ? uint8_t{MLX5_CQE_RESP_ERR} : opcode;
+  completion.syndrome = syndrome;
+  completion.wqe_counter = receive.index;
+  completion.bytes = bytes;
+  completion.immediate = header.immediate;
+  completion.solicited = header.solicited;
+  completion.srqn = receive.srqn;
+  completion.source_lid = header.source_lid;
+  completion.service_level = header.service_level;
+  if (qp.datagram()) {
+    completion.remote_qpn = header.source_qpn;
+    completion.global_route = header.global_route;
+  }
+  write_cqe(qp.receive_cq, qp, completion);
+}
+
+// Brings the request's payload into `list`.
+bool pull(const Request& request, const SgeList& list) {
+  const RequestHeader& header = request.header;
+  if (header.length == 0) return true;
+  if (!config().faults.copy && header.length > kInlineBytes) return true;
+  if (header.carries_payload) {
+    const uint8_t* from = request.payload;
+    uint64_t left = header.length;
+    for (unsigned i = 0; i < list.count && left > 0; ++i) {
+      const uint64_t piece = std::min<uint64_t>(left, list.sges[i].length);
+      memcpy(reinterpret_cast<void*>(list.sges[i].address), from, piece);
+      from += piece;
+      left -= piece;
+    }
+    return true;
+  }
+  const int32_t peer = nic().fabric->processes[header.source_process].pid.load();
+  return move_bytes(peer, list, request.sges, header.sge_count, Direction::from_peer);
+}
+
+bool push(const Request& request, const SgeList& list) {
+  if (!config().faults.copy && request.header.length > kInlineBytes) return true;
+  const int32_t peer = nic().fabric->processes[request.header.source_process].pid.load();
+  return move_bytes(peer, list, request.sges, request.header.sge_count, Direction::to_peer);
+}
+
+bool remote_range(Qp& qp, const RequestHeader& header, uint64_t bytes, uint32_t access, SgeList& list) {
+  return (qp.access & access) && translate(*qp.device, header.rkey, header.remote_address, bytes, access, list);
+}
+
+Verdict serve_write(Qp& qp, const Request& request) {
+  const RequestHeader& header = request.header;
+  SgeList list;
+  if (header.length > 0 && !remote_range(qp, header, header.length, IBV_ACCESS_REMOTE_WRITE, list))
+    return Verdict::remote_access;
+  const bool consumes = header.opcode == MLX5_OPCODE_RDMA_WRITE_IMM;
+  if (consumes && !receive_posted(qp)) return Verdict::not_ready;
+  if (!pull(request, list)) return Verdict::remote_operation;
+  ++qp.device->counters[rx_write_requests];
+  if (consumes) {
+    Receive receive;
+    take_receive(qp, receive);
+    complete_receive(qp, header, MLX5_CQE_RESP_WR_IMM, receive, header.length, 0);
+  }
+  return Verdict::done;
+}
+
+Verdict serve_send(Qp& qp, const Request& request) {
+  const RequestHeader& header = request.header;
+  Receive receive;
+  if (!take_receive(qp, receive)) return Verdict::not_ready;
+  if (receive.bad_address || header.length > receive.list.bytes()) {
+    const bool too_long = !receive.bad_address;
+    if (too_long) ++qp.device->counters[resp_local_length_error];
+    complete_receive(qp, header, 0, receive, 0,
+                     too_long ? MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR : MLX5_CQE_SYNDROME_LOCAL_PROT_ERR);
+    return too_long ? Verdict::invalid_request : Verdict::remote_operation;
+  }
+  trim(receive.list, 0, header.length);
+  if (!pull(request, receive.list)) return Verdict::remote_operation;
+  uint8_t opcode = MLX5_CQE_RESP_SEND;
+  if (header.opcode == MLX5_OPCODE_SEND_IMM) opcode = MLX5_CQE_RESP_SEND_IMM;
+  if (header.opcode == MLX5_OPCODE_SEND_INVAL) opcode = MLX5_CQE_RESP_SEND_INV;
+  complete_receive(qp, header, opcode, receive, header.length, 0);
+  return Verdict::done;
+}
+
+Verdict serve_read(Qp& qp, const Request& request) {
+  const RequestHeader& header = request.header;
+  SgeList list;
+  if (header.length == 0) return Verdict::done;
+  if (!remote_range(qp, header, header.length, IBV_ACCESS_REMOTE_READ, list)) return Verdict::remote_access;
+  ++qp.device->counters[rx_read_requests];
+  return push(request, list) ? Verdict::done : Verdict::remote_operation;
+}
+
+// Adds with the carry broken after each set bit of `boundary` (field-boundary masked fetch-and-add).
+uint64_t add_fields(uint64_t value, uint64_t operand, uint64_t boundary) {
+  uint64_t result = 0, carry = 0;
+  for (int bit = 0; bit < 64; ++bit) {
+    const uint64_t sum = (value >> bit & 1) + (operand >> bit & 1) + carry;
+    result |= (sum & 1) << bit;
+    carry = boundary >> bit & 1 ? 0 : sum >> 1;
+  }
+  return result;
+}
+
+uint64_t atomic_result(const RequestHeader& header, uint64_t old) {
+  switch (header.opcode) {
+    case MLX5_OPCODE_ATOMIC_FA: return old + header.operand;
+    case MLX5_OPCODE_ATOMIC_MASKED_FA: return add_fields(old, header.operand, header.operand_mask);
+    default:
+      if ((old ^ header.compare) & header.compare_mask) return old;
+      return (old & ~header.operand_mask) | (header.operand & header.operand_mask);
+  }
+}
+
+template <typename Word>
+uint64_t run_atomic(const RequestHeader& header, uint64_t address) {
+  auto* word = reinterpret_cast<Word*>(address);
+  Word old = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+  while (!__atomic_compare_exchange_n(word, &old, static_cast<Word>(atomic_result(header, old)), false,
+                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+  }
+  return old;
+}
+
+Verdict serve_atomic(Qp& qp, const Request& request) {
+  const RequestHeader& header = request.header;
+  if (header.remote_address % header.atomic_bytes != 0) return Verdict::invalid_request;
+  SgeList list;
+  if (!remote_range(qp, header, header.atomic_bytes, IBV_ACCESS_REMOTE_ATOMIC, list)) return Verdict::remote_access;
+  ++qp.device->counters[rx_atomic_requests];
+  uint64_t old = header.atomic_bytes == 4 ? run_atomic<uint32_t>(header, list.sges[0].address)
+                                          : run_atomic<uint64_t>(header, list.sges[0].address);
+  SgeList answer;
+  answer.sges[answer.count++] = {reinterpret_cast<uint64_t>(&old), header.atomic_bytes, 0};
+  qp.replay[header.psn % 16] = {header.psn, old, true};
+  return push(request, answer) ? Verdict::done : Verdict::remote_operation;
+}
+
+Verdict serve(Qp& qp, const Request& request) {
+  switch (request.header.opcode) {
+    case MLX5_OPCODE_RDMA_WRITE:
+    case MLX5_OPCODE_RDMA_WRITE_IMM: return serve_write(qp, request);
+    case MLX5_OPCODE_SEND:
+    case MLX5_OPCODE_SEND_IMM:
+    case MLX5_OPCODE_SEND_INVAL: return serve_send(qp, request);
+    case MLX5_OPCODE_RDMA_READ: return serve_read(qp, request);
+    default: return serve_atomic(qp, request);
+  }
+}
+
+// What was done already (the acknowledgement was lost or not yet seen): reads are done again,
+// atomics answer from memory, the rest is only acknowledged.
+void serve_duplicate(Qp& qp, const Request& request) {
+  ++qp.device->counters[duplicate_request];
+  const RequestHeader& header = request.header;
+  if (header.opcode == MLX5_OPCODE_RDMA_READ) {
+    serve_read(qp, request);
+  } else if (header.opcode >= MLX5_OPCODE_ATOMIC_CS && header.opcode <= MLX5_OPCODE_ATOMIC_MASKED_FA) {
+    auto& replay = qp.replay[header.psn % 16];
+    if (!replay.valid || replay.psn != header.psn) return;
+    SgeList answer;
+    answer.sges[answer.count++] = {reinterpret_cast<uint64_t>(&replay.value), header.atomic_bytes, 0};
+    push(request, answer);
+  }
+}
+
+void acknowledge(Qp& qp, const RequestHeader& header, Nak nak) {
+  QpEntry& requester = qp_entry(*nic().fabric, header.source_device, header.source_qpn);
+  if (requester.life.load() != header.source_life) return;  // nobody waits for it any more
+  if (nak != Nak::none) {
+    if (++qp.nak_generation == 0) qp.nak_generation = 1;
+    log_wire(qp, WireEvent::nak_sent, qp.expected_psn, static_cast<uint32_t>(nak));
+  }
+  requester.ack.store(Ack{qp.expected_psn, static_cast<uint16_t>(header.source_life), nak, qp.nak_generation,
+                          qp.min_rnr_timer}.pack(),
+                      std::memory_order_release);
+  if (header.source_process != nic().process) wake_process(*nic().fabric, header.source_process);
+}
+
+void count_received(Qp& qp, const RequestHeader& header) {
+  const uint64_t mtu = 128u << qp.path_mtu;
+  const bool has_data = header.opcode < MLX5_OPCODE_RDMA_READ;
+  const uint64_t bytes = has_data ? header.length : 0;
+  const uint64_t packets = bytes <= mtu ? 1 : (bytes + mtu - 1) / mtu;
+  qp.device->counters[port_rcv_data] += (bytes + 3) / 4;
+  qp.device->counters[port_rcv_packets] += packets;
+  qp.device->counters[unicast_rcv_packets] += packets;
+}
+
+Qp* receiver_of(const RequestHeader& header) {
+  for (const auto& device : nic().devices) {
+    if (device->index == header.destination_device) return device->qp(header.destination_qpn);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void serve_request(const Request& request) {
+  const RequestHeader& header = request.header;
+  Qp* qp = receiver_of(header);
+  if (!qp || !receiving(*qp) || qp->peer_qpn != header.source_qpn || qp->peer_device != header.source_device) return;
+  const uint32_t ahead = (header.psn - qp->expected_psn) & kPsnMask;
+  if (ahead != 0) {
+    if (ahead >= 0x800000) {
+      serve_duplicate(*qp, request);
+      acknowledge(*qp, header, Nak::none);
+    } else if (!qp->sequence_nak_sent) {
+      ++qp->device->counters[out_of_sequence];
+      qp->sequence_nak_sent = true;
+      acknowledge(*qp, header, Nak::sequence);
+    }
+    return;
+  }
+  const Verdict verdict = serve(*qp, request);
+  if (verdict == Verdict::not_ready) {
+    ++qp->device->counters[out_of_buffer];
+    qp->sequence_nak_sent = true;  // what follows it is dropped in silence until it comes again
+    acknowledge(*qp, header, Nak::rnr);
+    return;
+  }
+  qp->sequence_nak_sent = false;
+  if (verdict == Verdict::done) {
+    count_received(*qp, header);
+    qp->expected_psn = (qp->expected_psn + 1) & kPsnMask;
+    acknowledge(*qp, header, Nak::none);
+    return;
+  }
+  Nak nak = Nak::remote_operation;
+  if (verdict == Verdict::remote_access) {
+    ++qp->device->counters[resp_remote_access_errors];
+    post_qp_event(*qp, IBV_EVENT_QP_ACCESS_ERR);
+    nak = Nak::remote_access;
+  } else if (verdict == Verdict::invalid_request) {
+    post_qp_event(*qp, IBV_EVENT_QP_REQ_ERR);
+    nak = Nak::invalid_request;
+  }
+  acknowledge(*qp, header, nak);
+  fail_qp(*qp);
+}
+
+void serve_datagram(const Datagram& datagram) {
+  const RequestHeader& header = datagram.header;
+  Qp* qp = receiver_of(header);
+  if (!qp || !receiving(*qp) || !qp->datagram() || qp->qkey != header.qkey) return;
+  Receive receive;
+  if (!receive_posted(*qp)) {
+    ++qp->device->counters[out_of_buffer];
+    log_wire(*qp, WireEvent::discarded, 0, header.source_qpn);
+    return;
+  }
+  take_receive(*qp, receive);
+  if (receive.bad_address || header.length + kGrhBytes > receive.list.bytes()) {
+    complete_receive(*qp, header, 0, receive, 0,
+                     receive.bad_address ? MLX5_CQE_SYNDROME_LOCAL_PROT_ERR : MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR);
+    return;
+  }
+  // The first 40 bytes are the GRH's place; only its addresses are of interest to receivers.
+  uint8_t grh[kGrhBytes] = {};
+  if (header.global_route) {
+    grh[0] = 6 << 4 | header.traffic_class >> 4;
+    grh[1] = static_cast<uint8_t>(header.traffic_class << 4);
+    grh[6] = 0x1b;
+    memcpy(grh + 8, header.source_gid, 16);
+    memcpy(grh + 24, header.destination_gid, 16);
+  }
+  Sge parts[2] = {{reinterpret_cast<uint64_t>(grh), kGrhBytes, 0},
+                  {reinterpret_cast<uint64_t>(datagram.payload), static_cast<uint32_t>(header.length), 0}};
+  trim(receive.list, 0, kGrhBytes + header.length);
+  move_bytes(getpid(), receive.list, parts, 2, Direction::from_peer);
+  complete_receive(*qp, header, header.opcode == MLX5_OPCODE_SEND_IMM ? MLX5_CQE_RESP_SEND_IMM : MLX5_CQE_RESP_SEND,
+                   receive, header.length + kGrhBytes, 0);
+  count_received(*qp, header);
+}
+
+unsigned flush_receive_queue(Qp& qp) {
+  if (qp.srq) {
+    if (!qp.last_wqe_reported) {
+      qp.last_wqe_reported = true;
+      post_qp_event(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
+      post_devx_event(*qp.device, qp.qpn, kPrmEventSrqLastWqe);
+    }
+    return 0;
+  }
+  unsigned flushed = 0;
+  RequestHeader header{};
+  for (Receive receive; take_receive(qp, receive); receive = Receive{}) {
+    complete_receive(qp, header, 0, receive, 0, MLX5_CQE_SYNDROME_WR_FLUSH_ERR);
+    ++flushed;
+  }
+  return flushed;
+}
+
+}  // namespace connectx
