@@ -30,8 +30,8 @@ LAYOUTS = {
     3: ("cqe", "<IIIIQQBBBBIIIIIQ",
         "cqn qpn life wqe_counter position nic_ticks opcode wqe_opcode syndrome vendor_syndrome bytes immediate "
         "srqn_or_uidx remote_qpn srqn wqe_position"),
-    4: ("qp", "<IIBBBBIIIIIIQQQII16s",
-        "qpn life event qp_type state devx send_cqn receive_cqn srqn peer_qpn peer_device peer_lid send_ring "
+    4: ("qp", "<IIBBBBIIIIIIIQQQII16s",
+        "qpn life event qp_type state devx send_cqn receive_cqn srqn peer_qpn peer_device peer_lid reserved send_ring "
         "receive_ring doorbell send_blocks receive_entries peer_gid"),
     5: ("cq", "<IBBBBIIQQ", "cqn event devx collapsed reserved entries cqe_bytes ring doorbell"),
     6: ("mr", "<IIQQQB7x", "key access address length iova event"),

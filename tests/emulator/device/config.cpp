@@ -72,6 +72,7 @@ Config load() {
   result.dir = dir;
   result.oracle = env_number("SIGMA_CONNECTX_ORACLE", 1) != 0;
   result.verbose = env_number("SIGMA_CONNECTX_VERBOSE", 0) != 0;
+  result.realtime = env_number("SIGMA_CONNECTX_REALTIME", 0) != 0;
   result.faults.drop = env_number("SIGMA_CONNECTX_DROP", 0);
   result.faults.seed = static_cast<uint64_t>(env_number("SIGMA_CONNECTX_SEED", 1));
   result.faults.delay_us = static_cast<uint32_t>(env_number("SIGMA_CONNECTX_DELAY_US", 0));

@@ -52,6 +52,7 @@ struct Config {
   Faults faults;
   bool oracle = true;
   bool verbose = false;
+  bool realtime = false;  // the NIC thread's scheduling class
 };
 
 const Config& config();

@@ -68,14 +68,21 @@ unsigned drain_events(EventChannel* channel, size_t message_bytes, uint64_t elem
   return removed;
 }
 
+// Arming writes the arm word and then the CQ doorbell register of a UAR page.
+static bool anything_armed(const Device& device) {
+  for (const auto& [handle, page] : device.uar_pages) {
+    if (*reinterpret_cast<const volatile uint64_t*>(page + MLX5_CQ_DOORBELL) != 0) return true;
+  }
+  return false;
+}
+
 // The arm word: sequence number 2 bits at 28, "solicited only" at 24, consumer index below. The
 // device sends one event per sequence number, once a CQE at or past the index was written, and
-// never twice for the same CQE. A word of zero is the unarmed initial state unless the process has
-// armed some queue before: the first arming of a queue that never held a CQE writes zero too.
+// never twice for the same CQE. Zero is the initial word, but also what the first arming of a
+// fresh queue writes: it counts once any doorbell register was used.
 void check_arm(Cq& cq) {
   const uint32_t word = be32toh(__atomic_load_n(&cq.doorbell[1], __ATOMIC_ACQUIRE));
-  if (word != 0) nic().arming_seen = true;
-  if (!cq.armed_before && word == 0 && !nic().arming_seen) return;
+  if (word == 0 && !cq.armed_before && !anything_armed(*cq.device)) return;
   const auto number = static_cast<uint8_t>(word >> 28);
   if (cq.armed_before && number == cq.last_arm_number) return;
   const uint64_t reached = (word >> 24 & 1) ? cq.last_solicited : cq.produced;

@@ -76,7 +76,8 @@ Fabric* join_fabric(const char* path, unsigned& process) {
     complain("more than %u processes on one fabric", kMaxProcesses);
     munmap(memory, sizeof(Fabric));
   }
-  close(fd);  // drops the lock
+  flock(fd, LOCK_UN);  // the mapping keeps the file, and so the lock, alive
+  close(fd);
   return result;
 }
 

@@ -174,6 +174,7 @@ struct Device {
   std::vector<DevxSubscription> devx_subscriptions;
   std::vector<std::unique_ptr<EventChannel>> channels;
   EventChannel* async_events = nullptr;
+  std::map<uint32_t, const volatile uint8_t*> uar_pages;  // by handle; written by the application
   uint32_t next_handle = 1;
   uint64_t counters[kCounters] = {};                 // since they were last added to the fabric's
   volatile uint8_t* clock_page = nullptr;
@@ -193,7 +194,6 @@ struct Nic {
   unsigned process = 0;
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<Qp*> active;  // those whose send queue or flush needs looking at
-  bool arming_seen = false;
 };
 Nic& nic();
 bool nic_running();  // in this process

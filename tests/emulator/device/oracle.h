@@ -90,7 +90,7 @@ struct OracleQp {
   uint8_t event;            // 0 created, 1 state changed, 2 destroyed
   uint8_t type, state, devx;
   uint32_t send_cqn, receive_cqn, srqn;
-  uint32_t peer_qpn, peer_device, peer_lid;
+  uint32_t peer_qpn, peer_device, peer_lid, reserved;
   uint64_t send_ring, receive_ring, doorbell;
   uint32_t send_blocks, receive_entries;
   uint8_t peer_gid[16];

@@ -4,6 +4,8 @@
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
 
+#include <sys/mman.h>
+
 #include <cerrno>
 
 #include "uverbs.h"
@@ -14,16 +16,31 @@ namespace {
 // UAR pages stand in the device's memory file from here on, one page each.
 constexpr uint64_t kFirstUarPage = 0x10000, kUarPages = 0x8000, kPageShift = 12;
 
+constexpr size_t kPageBytes = size_t{1} << kPageShift;
+
 int alloc_uar(Command& command) {
-  const uint32_t page = nic().fabric->devices[command.device.index].next_uar.fetch_add(1) % kUarPages + 1;
-  command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, uint64_t{(kFirstUarPage + page) << kPageShift});
-  command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, uint64_t{1} << kPageShift);  // u32 or u64: little-endian
+  Device& device = command.device;
+  const uint32_t page = nic().fabric->devices[device.index].next_uar.fetch_add(1) % kUarPages + 1;
+  const uint64_t offset = (kFirstUarPage + page) << kPageShift;
+  void* memory = mmap(nullptr, kPageBytes, PROT_READ, MAP_SHARED, device.memory_fd, static_cast<off_t>(offset));
+  if (memory == MAP_FAILED) return errno;
+  const uint32_t handle = device.next_handle++;
+  device.uar_pages[handle] = static_cast<const volatile uint8_t*>(memory);
+  command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, offset);
+  command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, uint64_t{kPageBytes});  // u32 or u64: little-endian
   command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, page);
-  command.out_handle(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, command.device.next_handle++);
+  command.out_handle(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, handle);
   return 0;
 }
 
-int nothing_to_do(Command&) { return 0; }
+int destroy_uar(Command& command) {
+  auto& pages = command.device.uar_pages;
+  const auto found = pages.find(static_cast<uint32_t>(command.in_handle(MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE)));
+  if (found == pages.end()) return EINVAL;
+  munmap(const_cast<uint8_t*>(found->second), kPageBytes);
+  pages.erase(found);
+  return 0;
+}
 
 int query_pd(Command& command) {
   // A PD's handle is its number.
@@ -121,7 +138,7 @@ int umem_deregister(Command& command) {
 
 constexpr Method kMethods[] = {
     {MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC, alloc_uar},
-    {MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY, nothing_to_do},
+    {MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY, destroy_uar},
     {UVERBS_OBJECT_PD, MLX5_IB_METHOD_PD_QUERY, query_pd},
     {MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_OTHER, devx_other},
     {MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_QUERY_EQN, devx_query_eqn},
