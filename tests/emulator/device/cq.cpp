@@ -32,7 +32,7 @@ bool claim_entry(Cq& cq, uint64_t now_ns) {
   record.cqn = cq.cqn;
   record.event = 3;
   oracle_log(OracleType::cq, record);
-  post_async_event(*cq.device, IBV_EVENT_CQ_ERR, cq.user_handle);
+  post_async_event(cq.async_channel, IBV_EVENT_CQ_ERR, cq.user_handle);
   return false;
 }
 

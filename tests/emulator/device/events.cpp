@@ -3,7 +3,9 @@
 #include <infiniband/mlx5dv.h>
 #include <rdma/ib_user_verbs.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 
+#include <cstdio>
 #include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,18 +14,52 @@
 
 namespace connectx {
 
+namespace {
+
+int high_copy(int fd) {
+  // Out of the way of programs that count on low numbers.
+  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, 900);
+  if (moved < 0) return fd;
+  close(fd);
+  return moved;
+}
+
+// Closes our ends of pipes whose reading end the application has closed.
+void forget_closed_channels(Device& device) {
+  std::erase_if(device.channels, [](const std::unique_ptr<EventChannel>& channel) {
+    struct stat status;
+    const bool open = fstat(channel->read_fd, &status) == 0 && status.st_ino == channel->inode;
+    if (open || channel->users > 0) return false;
+    close(channel->write_fd);
+    close(channel->drain_fd);
+    return true;
+  });
+}
+
+}  // namespace
+
 EventChannel* create_channel(Device& device) {
+  forget_closed_channels(device);
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return nullptr;
   fcntl(fds[1], F_SETFL, O_NONBLOCK);
-  const int moved = fcntl(fds[1], F_DUPFD_CLOEXEC, 900);
-  if (moved >= 0) {
+  char path[32];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fds[0]);
+  // A file description of its own: the application's end may block.
+  const int drain_fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  struct stat status;
+  if (drain_fd < 0 || fstat(fds[0], &status) != 0) {
+    close(fds[0]);
     close(fds[1]);
-    fds[1] = moved;
+    return nullptr;
   }
   device.channels.push_back(std::make_unique<EventChannel>());
-  *device.channels.back() = {fds[0], fds[1]};
-  return device.channels.back().get();
+  EventChannel& channel = *device.channels.back();
+  channel.read_fd = fds[0];
+  channel.write_fd = high_copy(fds[1]);
+  channel.drain_fd = high_copy(drain_fd);
+  channel.inode = status.st_ino;
+  return &channel;
 }
 
 void post_completion_event(Cq& cq) {
@@ -31,17 +67,17 @@ void post_completion_event(Cq& cq) {
   if (write(cq.channel->write_fd, &event, sizeof event) == sizeof event) ++cq.events_sent;
 }
 
-void post_async_event(Device& device, uint32_t type, uint64_t element) {
-  if (!device.async_events) return;
+bool post_async_event(EventChannel* channel, uint32_t type, uint64_t element) {
+  if (!channel) return false;
   const ib_uverbs_async_event_desc event{element, type, 0};
-  if (write(device.async_events->write_fd, &event, sizeof event) != sizeof event)
-    note("%s: an asynchronous event was lost", device.config->name.c_str());
+  if (write(channel->write_fd, &event, sizeof event) == sizeof event) return true;
+  note("asynchronous event %u was lost", type);
+  return false;
 }
 
 void post_qp_event(Qp& qp, uint32_t type) {
   if (qp.devx) return;  // no handle to report it by
-  post_async_event(*qp.device, type, qp.user_handle);
-  ++qp.async_events;
+  qp.async_events += post_async_event(qp.async_channel, type, qp.user_handle);
 }
 
 void post_devx_event(Device& device, uint32_t object, uint16_t event) {
@@ -55,11 +91,11 @@ void post_devx_event(Device& device, uint32_t object, uint16_t event) {
 
 unsigned drain_events(EventChannel* channel, size_t message_bytes, uint64_t element) {
   int waiting = 0;
-  if (!channel || ioctl(channel->read_fd, FIONREAD, &waiting) != 0) return 0;
+  if (!channel || ioctl(channel->drain_fd, FIONREAD, &waiting) != 0) return 0;
   unsigned removed = 0;
   for (; waiting >= static_cast<int>(message_bytes); waiting -= static_cast<int>(message_bytes)) {
     char message[64];
-    if (read(channel->read_fd, message, message_bytes) != static_cast<ssize_t>(message_bytes)) break;
+    if (read(channel->drain_fd, message, message_bytes) != static_cast<ssize_t>(message_bytes)) break;
     uint64_t of;
     memcpy(&of, message, sizeof of);
     if (of == element) ++removed;

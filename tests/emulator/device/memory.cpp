@@ -39,7 +39,7 @@ bool translate_level(Device& device, uint32_t key, uint64_t va, uint64_t length,
       continue;
     }
     const uint64_t piece = length < part.length - offset ? length : part.length - offset;
-    if (!translate_level(device, part.key, part.address + offset, piece, access, out, level + 1)) return false;
+    if (!translate_level(device, part.key, part.address + offset, piece, 0, out, level + 1)) return false;
     length -= piece;
     offset = 0;
   }

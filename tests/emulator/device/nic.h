@@ -23,9 +23,18 @@ namespace connectx {
 
 struct Device;
 
-// A file descriptor handed to the application, and our end of it. Events are fixed-size messages.
+// A pipe: its reading end is the application's, which closes it without our knowing. Events are
+// fixed-size messages.
 struct EventChannel {
-  int read_fd = -1, write_fd = -1;
+  int read_fd = -1;             // the application's number for it
+  int write_fd = -1, drain_fd = -1;
+  uint64_t inode = 0;
+  unsigned users = 0;           // objects that refer to it
+};
+
+// One ibv_open_device: its descriptor, and where its objects' asynchronous events go.
+struct Context {
+  EventChannel* async_events = nullptr;
 };
 
 struct Cq {
@@ -39,6 +48,7 @@ struct Cq {
   unsigned users = 0;
   // Events
   EventChannel* channel = nullptr;
+  EventChannel* async_channel = nullptr;
   uint64_t user_handle = 0;
   uint32_t events_sent = 0;
   bool armed_before = false;
@@ -58,6 +68,7 @@ struct Srq {
   uint16_t next = 0;   // WQE to take
   uint16_t taken = 0;  // free-running count
   uint32_t limit = 0;
+  EventChannel* async_channel = nullptr;
   uint64_t user_handle = 0;
   unsigned users = 0;
 };
@@ -97,6 +108,7 @@ struct Qp {
   bool devx = false;
   uint32_t user_index = 0, user_pd = 0;
   uint64_t user_handle = 0;
+  EventChannel* async_channel = nullptr;
   QpEntry* entry = nullptr;
 
   // Rings
@@ -173,7 +185,7 @@ struct Device {
   std::map<uint32_t, DevxObject> devx_objects;
   std::vector<DevxSubscription> devx_subscriptions;
   std::vector<std::unique_ptr<EventChannel>> channels;
-  EventChannel* async_events = nullptr;
+  std::map<int, Context> contexts;                   // by descriptor
   std::map<uint32_t, const volatile uint8_t*> uar_pages;  // by handle; written by the application
   uint32_t next_handle = 1;
   uint64_t counters[kCounters] = {};                 // since they were last added to the fabric's
@@ -228,7 +240,8 @@ int find_device(uint16_t lid, const GidBytes& gid, bool by_gid);
 // ---- events.cpp
 EventChannel* create_channel(Device& device);
 void post_completion_event(Cq& cq);
-void post_async_event(Device& device, uint32_t type, uint64_t element);
+// False: it could not be delivered, and must not be counted.
+bool post_async_event(EventChannel* channel, uint32_t type, uint64_t element);
 void post_qp_event(Qp& qp, uint32_t type);
 void post_devx_event(Device& device, uint32_t object, uint16_t event);
 // Removes what the application has not read yet of one object's events; returns how many.

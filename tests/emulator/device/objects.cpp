@@ -77,6 +77,7 @@ void destroy_qp(Qp& qp) {
   if (qp.send_cq) --qp.send_cq->users;
   if (qp.receive_cq) --qp.receive_cq->users;
   if (qp.srq) --qp.srq->users;
+  if (qp.async_channel) --qp.async_channel->users;
   uint32_t ours = nic().process + 1;  // not any more if the process is past its exit handlers
   if (qp.entry->owner == ours) qp.entry->receiving = 0;
   qp.entry->owner.compare_exchange_strong(ours, 0);
@@ -142,6 +143,9 @@ void destroy_cq(Cq& cq) {
   record.cqn = cq.cqn;
   record.event = 2;
   oracle_log(OracleType::cq, record);
+  for (EventChannel* channel : {cq.channel, cq.async_channel}) {
+    if (channel) --channel->users;
+  }
   cq.device->cqs.erase(cq.cqn);
 }
 

@@ -72,9 +72,9 @@ inline constexpr Field kObjectNumber = byte_field(9, 24);
 inline constexpr uint32_t kCapability = 0x10;
 namespace cap {  // general device capabilities: op_mod >> 1 == 0
 inline constexpr Field log_max_srq_sz{0x80, 8}, log_max_qp_sz{0x88, 8}, log_max_qp{0x9b, 5}, log_max_srq{0xab, 5},
-    log_max_cq_sz{0xc8, 8}, log_max_cq{0xdb, 5}, log_max_mkey{0xea, 6}, log_max_ra_req_qp{0x132, 6}, port_type{0x1b6, 2},
+    log_max_cq_sz{0xc8, 8}, log_max_cq{0xdb, 5}, log_max_mkey{0xea, 6}, fixed_buffer_size{0x108, 1}, port_type{0x1b6, 2},
     num_ports{0x1b8, 8}, log_max_msg{0x1c3, 5}, cqe_version{0x1fc, 4}, compact_address_vector{0x200, 1}, roce{0x21d, 1},
-    atomic{0x21e, 1}, umr_modify_atomic_disabled{0x208, 1}, bf{0x260, 1}, log_bf_reg_size{0x26b, 5},
+    atomic{0x21e, 1}, bf{0x260, 1}, log_bf_reg_size{0x26b, 5},
     num_lag_ports{0x27c, 4}, log_max_rmp{0x383, 5}, log_uar_page_sz{0x490, 16};
 }
 namespace atomic_cap {  // op_mod >> 1 == 3
@@ -120,7 +120,7 @@ namespace mkey {
 inline constexpr uint32_t kEntry = 0x10, kTranslations = 0x110;
 inline constexpr Field remote_atomic{0x11, 1}, remote_write{0x12, 1}, remote_read{0x13, 1}, local_write{0x14, 1},
     access_mode{0x16, 2}, variant = byte_field(7, 8), start = byte_field(0x10, 64), length = byte_field(0x18, 64),
-    length64{0x60, 1}, octwords = byte_field(0x34, 32);
+    length64{0x60, 1}, log_entity_bytes{0x1db, 5}, octwords = byte_field(0x34, 32);
 enum AccessMode : uint8_t { kPhysical = 0, kMtt = 1, kKlm = 2, kKsm = 3 };
 inline constexpr Field klm_bytes = byte_field(0, 32), klm_key = byte_field(4, 32), klm_address = byte_field(8, 64);
 }

@@ -41,7 +41,7 @@ Status query_hca_cap(Device& device, In in, Out out, CreatedObject*) {
       put(cap::log_max_msg, 30);
       put(cap::cqe_version, 1);
       put(cap::compact_address_vector, 1);
-      put(cap::umr_modify_atomic_disabled, 1);
+      put(cap::fixed_buffer_size, 1);  // KSM keys: UCX's atomic keys rely on them
       put(cap::atomic, 1);
       put(cap::roce, device.config->ethernet);
       put(cap::port_type, device.config->ethernet ? 1 : 0);
@@ -229,9 +229,10 @@ Status create_mkey(Device& device, In in, Out out, CreatedObject* created) {
   const auto mode = entry(mkey::access_mode);
   if (mode == mkey::kKlm || mode == mkey::kKsm) {
     const uint64_t count = entry(mkey::octwords);
+    const uint64_t ksm_bytes = uint64_t{1} << entry(mkey::log_entity_bytes);  // one size for all
     for (uint64_t i = 0; i < count && mkey::kTranslations + 16 * (i + 1) <= in.size(); ++i) {
       const auto base = static_cast<uint32_t>(mkey::kTranslations + 16 * i);
-      const uint64_t bytes = mode == mkey::kKsm ? key.length : get(in, base, mkey::klm_bytes);
+      const uint64_t bytes = mode == mkey::kKsm ? ksm_bytes : get(in, base, mkey::klm_bytes);
       const uint32_t part = get32(in, base, mkey::klm_key);
       if (part) key.indirect.push_back({part, get(in, base, mkey::klm_address), bytes});
     }

@@ -73,7 +73,7 @@ bool take_receive(Qp& qp, Receive& receive) {
     const auto posted = static_cast<uint16_t>(be32toh(*srq.doorbell));
     if (srq.limit && static_cast<uint16_t>(posted - srq.taken) < srq.limit) {
       srq.limit = 0;
-      post_async_event(*qp.device, IBV_EVENT_SRQ_LIMIT_REACHED, srq.user_handle);
+      post_async_event(srq.async_channel, IBV_EVENT_SRQ_LIMIT_REACHED, srq.user_handle);
     }
   } else {
     ++qp.receives;

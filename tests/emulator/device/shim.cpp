@@ -84,7 +84,13 @@ int open_device(const DeviceConfig& settings) {
     return -1;
   }
   for (const auto& device : nic().devices) {
-    if (device->config == &settings) return fcntl(device->memory_fd, F_DUPFD_CLOEXEC, 3);
+    if (device->config != &settings) continue;
+    const int fd = fcntl(device->memory_fd, F_DUPFD_CLOEXEC, 3);
+    Guard guard;
+    Context& context = device->contexts[fd];  // what had this number before is closed
+    if (context.async_events) --context.async_events->users;
+    context = {};
+    return fd;
   }
   errno = ENXIO;
   return -1;
@@ -211,7 +217,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...) {
   va_end(arguments);
   if (request == RDMA_VERBS_IOCTL) {
     if (connectx::Device* device = connectx::device_of(fd)) {
-      const int error = connectx::dispatch(*device, *static_cast<ib_uverbs_ioctl_hdr*>(argument));
+      const int error = connectx::dispatch(*device, fd, *static_cast<ib_uverbs_ioctl_hdr*>(argument));
       if (error == 0) return 0;
       errno = error;
       return -1;

@@ -17,11 +17,12 @@ namespace connectx {
 
 class Command {
  public:
-  Command(Device& device, ib_uverbs_ioctl_hdr& header) : device(device), header_(header) {}
+  Command(Device& device, int fd, ib_uverbs_ioctl_hdr& header) : device(device), fd_(fd), header_(header) {}
 
   Device& device;
   uint32_t object() const { return header_.object_id; }
   uint32_t method() const { return header_.method_id; }
+  Context& context() const { return device.contexts[fd_]; }
 
   ib_uverbs_attr* find(uint16_t id) const {
     for (unsigned i = 0; i < header_.num_attrs; ++i) {
@@ -76,6 +77,7 @@ class Command {
   }
 
  private:
+  int fd_;
   ib_uverbs_ioctl_hdr& header_;
 };
 
@@ -97,6 +99,6 @@ int run_prm_command(Device& device, std::span<const uint8_t> in, std::span<uint8
 void destroy_prm_object(Device& device, const DevxObject& object);
 
 // The ioctl itself. Takes the device lock.
-int dispatch(Device& device, ib_uverbs_ioctl_hdr& header);
+int dispatch(Device& device, int fd, ib_uverbs_ioctl_hdr& header);
 
 }  // namespace connectx

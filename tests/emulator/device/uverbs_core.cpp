@@ -27,6 +27,11 @@ T* pointer(uint64_t address) {
   return reinterpret_cast<T*>(address);
 }
 
+EventChannel* use(EventChannel* channel) {
+  if (channel) ++channel->users;
+  return channel;
+}
+
 int get_context(Command& command) {
   mlx5_ib_alloc_ucontext_resp response{};
   response.qp_tab_size = 1 << 18;
@@ -116,7 +121,7 @@ int query_gid_table(Command& command) {
 int alloc_async_events(Command& command) {
   EventChannel* channel = create_channel(command.device);
   if (!channel) return EMFILE;
-  command.device.async_events = channel;
+  command.context().async_events = use(channel);
   command.out_handle(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, static_cast<uint64_t>(channel->read_fd));
   return 0;
 }
@@ -146,9 +151,10 @@ int create_cq(Command& command) {
   cq.user_handle = command.in_value(UVERBS_ATTR_CREATE_CQ_USER_HANDLE);
   if (const auto* attribute = command.find(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL)) {
     for (const auto& channel : command.device.channels) {
-      if (channel->read_fd == attribute->data_s64) cq.channel = channel.get();
+      if (channel->read_fd == attribute->data_s64) cq.channel = use(channel.get());
     }
   }
+  cq.async_channel = use(command.context().async_events);
   OracleCq record{};
   record.header = oracle_header(command.device, monotonic_ns());
   record.cqn = cq.cqn;
@@ -194,6 +200,7 @@ int create_qp(Command& command) {
   if (!created) return ENOMEM;
   Qp& qp = *created;
   qp.type = type;
+  qp.async_channel = use(command.context().async_events);
   qp.cap = {cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data};
   qp.user_index = driver.uidx;
   qp.user_handle = command.in_value(UVERBS_ATTR_CREATE_QP_USER_HANDLE);
@@ -221,7 +228,7 @@ int destroy_qp(Command& command) {
   Qp* qp = at(command.device.qps, command.in_handle(UVERBS_ATTR_DESTROY_QP_HANDLE));
   if (!qp) return EINVAL;
   ib_uverbs_destroy_qp_resp response{};
-  const unsigned unread = drain_events(command.device.async_events, sizeof(ib_uverbs_async_event_desc), qp->user_handle);
+  const unsigned unread = drain_events(qp->async_channel, sizeof(ib_uverbs_async_event_desc), qp->user_handle);
   response.events_reported = qp->async_events - std::min(unread, qp->async_events);
   connectx::destroy_qp(*qp);
   command.out_struct(UVERBS_ATTR_DESTROY_QP_RESP, response);
@@ -239,6 +246,7 @@ int create_srq(Command& command) {
   srq.entries = std::bit_ceil(max_wr + 1);
   srq.stride_shift = static_cast<uint32_t>(std::bit_width(std::max(32u, 16 + 16 * max_sge) - 1));
   srq.max_wr = srq.entries - 1;
+  srq.async_channel = use(command.context().async_events);
   srq.max_sge = ((1u << srq.stride_shift) - 16) / 16;
   srq.limit = static_cast<uint32_t>(command.in_value(UVERBS_ATTR_CREATE_SRQ_LIMIT));
   srq.ring = pointer(driver.buf_addr);
@@ -257,6 +265,7 @@ int destroy_srq(Command& command) {
   Srq* srq = at(command.device.srqs, command.in_handle(UVERBS_ATTR_DESTROY_SRQ_HANDLE));
   if (!srq) return EINVAL;
   if (srq->users) return EBUSY;
+  if (srq->async_channel) --srq->async_channel->users;
   command.device.srqs.erase(srq->srqn);
   command.out_struct(UVERBS_ATTR_DESTROY_SRQ_RESP, ib_uverbs_destroy_srq_resp{});
   return 0;
@@ -285,9 +294,9 @@ constexpr Method kMethods[] = {
 
 std::span<const Method> core_methods() { return kMethods; }
 
-int dispatch(Device& device, ib_uverbs_ioctl_hdr& header) {
+int dispatch(Device& device, int fd, ib_uverbs_ioctl_hdr& header) {
   Guard guard;
-  Command command(device, header);
+  Command command(device, fd, header);
   for (const auto table : {core_methods(), mlx5_methods()}) {
     for (const Method& method : table) {
       if (method.object == header.object_id && method.method == header.method_id) return method.handler(command);
