@@ -81,7 +81,8 @@ def read_log(path):
 
 
 def log_paths(directory):
-    return sorted(glob.glob(os.path.join(directory, "oracle", "*.log")))
+    """In the order in which the processes opened their devices."""
+    return sorted(glob.glob(os.path.join(directory, "oracle", "*.log")), key=lambda path: int(path.split(".")[-2]))
 
 
 def records(directory, kinds=None):
@@ -92,36 +93,37 @@ def records(directory, kinds=None):
                 yield record
 
 
+def summary_of(path):
+    """One process: counts by opcode and status, bytes, queue pairs and their lives."""
+    process = {"pid": int(os.path.basename(path).split(".")[0]), "send_wqes": collections.Counter(),
+               "send_bytes": collections.Counter(), "signaled": 0, "inline": 0, "receive_wqes": 0,
+               "cqes": collections.Counter(), "cqe_syndromes": collections.Counter(), "qps_created": 0,
+               "qps_destroyed": 0, "lives": set(), "wire": collections.Counter()}
+    for record in read_log(path):
+        if record.type == "send_wqe":
+            name = WQE_OPCODES.get(record.opcode, hex(record.opcode))
+            process["send_wqes"][name] += 1
+            process["send_bytes"][name] += record.bytes
+            process["signaled"] += signaled(record)
+            process["inline"] += record.is_inline
+        elif record.type == "receive_wqe":
+            process["receive_wqes"] += 1
+        elif record.type == "cqe":
+            process["cqes"][CQE_OPCODES.get(record.opcode, str(record.opcode))] += 1
+            if record.syndrome:
+                process["cqe_syndromes"][hex(record.syndrome)] += 1
+        elif record.type == "qp":
+            process["qps_created"] += record.event == 0
+            process["qps_destroyed"] += record.event == 2
+            process["lives"].add((record.device, record.qpn, record.life))
+        elif record.type == "wire":
+            process["wire"][WIRE_EVENTS.get(record.event, str(record.event))] += 1
+    process["lives"] = len(process["lives"])
+    return process
+
+
 def summary(directory):
-    """Per process: counts by opcode and status, bytes, queue pairs and their lives."""
-    result = {}
-    for path in log_paths(directory):
-        process = {"send_wqes": collections.Counter(), "send_bytes": collections.Counter(), "signaled": 0, "inline": 0,
-                   "receive_wqes": 0, "cqes": collections.Counter(), "cqe_syndromes": collections.Counter(),
-                   "qps_created": 0, "qps_destroyed": 0, "lives": set(), "wire": collections.Counter()}
-        pid = int(os.path.basename(path).split(".")[0])
-        for record in read_log(path):
-            if record.type == "send_wqe":
-                name = WQE_OPCODES.get(record.opcode, hex(record.opcode))
-                process["send_wqes"][name] += 1
-                process["send_bytes"][name] += record.bytes
-                process["signaled"] += signaled(record)
-                process["inline"] += record.is_inline
-            elif record.type == "receive_wqe":
-                process["receive_wqes"] += 1
-            elif record.type == "cqe":
-                process["cqes"][CQE_OPCODES.get(record.opcode, str(record.opcode))] += 1
-                if record.syndrome:
-                    process["cqe_syndromes"][hex(record.syndrome)] += 1
-            elif record.type == "qp":
-                process["qps_created"] += record.event == 0
-                process["qps_destroyed"] += record.event == 2
-                process["lives"].add((record.device, record.qpn, record.life))
-            elif record.type == "wire":
-                process["wire"][WIRE_EVENTS.get(record.event, str(record.event))] += 1
-        process["lives"] = len(process["lives"])
-        result.setdefault(pid, []).append(process)
-    return result
+    return [summary_of(path) for path in log_paths(directory)]
 
 
 def print_summary(directory):
