@@ -56,6 +56,17 @@ def pingpong(count, size):
     return judge
 
 
+def srq_pingpong(count, qps):
+    """The program stops at `count` or a little later, depending on what its queue pairs have in flight."""
+    def judge(run):
+        for sender, receiver in (run.processes, run.processes[::-1]):
+            sent = sender["send_wqes"]["SEND"]
+            if not count <= sent <= count + qps:
+                fail(f"{sent} sends instead of {count}")
+            expect_process(receiver, dict(receiver["send_wqes"]), sent, 4096)
+    return judge
+
+
 def one_way(opcode, count, size, receives=False):
     """The server posts no sends; the client `count` of one opcode."""
     def judge(run):
@@ -131,6 +142,22 @@ def rnr_recovers(run):
         fail("no RNR NAK was sent")
 
 
+def threads(run):
+    posted = next(int(line.split()[2]) for line in run.output.splitlines() if line.startswith("posted "))
+    expect_process(run.processes[0], {"ATOMIC_FA": posted}, 0, 8)
+
+
+def churn(rounds, writes, numbers=None):
+    def judge(run):
+        (process,) = run.processes
+        expect_process(process, {"RDMA_WRITE": rounds * writes}, 0, 8)
+        require_equal("queue pairs", (process["qps_created"], process["qps_destroyed"], process["lives"]), (2 * rounds,) * 3)
+        if numbers:
+            used = {r.qpn for r in oracle.records(run.directory, {"qp"})}
+            require_equal("queue pair numbers", len(used), numbers)
+    return judge
+
+
 def ucx(group, name, least):
     """UCX posts what its protocols need: at least `least` of the expected kind, and no errors."""
     def judge(run):
@@ -178,9 +205,9 @@ def single(command, judge, *options):
     return (list(options), command.split(), judge)
 
 
-def ucx_pair(tls, test, count, judge, *options):
+def ucx_pair(tls, test, count, judge, *options, size=8):
     environment = ["--env", f"UCX_TLS={tls}", "--env", "UCX_NET_DEVICES=mlx5_0:1", *options]
-    client = ["ucx_perftest", "-p", "{port}", "-t", test, "-n", str(count), "-w", "10", "localhost"]
+    client = ["ucx_perftest", "-p", "{port}", "-t", test, "-s", str(size), "-n", str(count), "-w", "10", "localhost"]
     return (["--server", "ucx_perftest -p {port}", *environment], client, judge)
 
 
@@ -201,9 +228,9 @@ TESTS = {
     "rc_pingpong_events": pair("ibv_rc_pingpong -n 300 -e", pingpong(300, 4096)),
     "rc_pingpong_time_stamps": pair("ibv_rc_pingpong -n 300 -t", pingpong(300, 4096)),
     "rc_pingpong_roce": pair("ibv_rc_pingpong -n 300 -e -g 3", pingpong(300, 4096), "--link", "eth"),
-    "ud_pingpong_events": pair("ibv_ud_pingpong -n 300 -e", pingpong(300, 2048)),
+    "ud_pingpong_events": pair("ibv_ud_pingpong -n 300 -e -s 2048", pingpong(300, 2048)),
     "ud_pingpong_roce": pair("ibv_ud_pingpong -n 300 -e -g 3 -s 1024", pingpong(300, 1024), "--link", "eth"),
-    "srq_pingpong_events": pair("ibv_srq_pingpong -n 300 -e", pingpong(300, 4096)),
+    "srq_pingpong_events": pair("ibv_srq_pingpong -n 300 -e", srq_pingpong(300, 16)),
     "ib_write_bw": pair("ib_write_bw -n 2000 -s 8192", write_counters(2000, 8192)),
     "ib_write_bw_old_post": pair("ib_write_bw -n 1000 -s 64 --use_old_post_send", one_way("RDMA_WRITE", 1000, 64)),
     "ib_write_bw_inline": pair("ib_write_bw -n 1000 -s 150 -I 200", inline_writes(1000, 150)),
@@ -226,6 +253,10 @@ TESTS = {
     **{f"errors_{name}": single(f"{{workloads}}/verbs_errors mlx5_0 {name}", verbs_errors)
        for name in ("access", "bounds", "protection", "length", "rnr", "retry", "reset", "sqd")},
     "errors_rnr_recovers": single("{workloads}/verbs_errors mlx5_0 rnr_recovers", rnr_recovers),
+    "threads": single("{workloads}/verbs_threads mlx5_0 8 64 50 2", threads),
+    "threads_shared_qps": single("{workloads}/verbs_threads mlx5_0 4 4 500 2 shared", threads),
+    "churn": single("{workloads}/verbs_churn mlx5_0 2000 3", churn(2000, 3)),
+    "churn_same_numbers": single("{workloads}/verbs_churn mlx5_0 500 3", churn(500, 3, numbers=2), "--env", "SIGMA_CONNECTX_REUSE_QPN=1"),
     "ucx_rc_verbs": ucx_pair("rc_v,self", "tag_lat", 300, ucx("send_wqes", "SEND", 600)),
     "ucx_ud_verbs": ucx_pair("ud_v,self", "tag_lat", 300, ucx("send_wqes", "SEND", 600)),
     "ucx_rc_mlx5": ucx_pair("rc_x,self", "tag_lat", 300, devx(ucx("send_wqes", "SEND", 600))),
@@ -234,7 +265,7 @@ TESTS = {
     "ucx_rc_mlx5_fadd": uct_pair("rc_mlx5", "fadd", 300, ucx("send_wqes", "ATOMIC_FA", 300)),
     "ucx_rc_mlx5_verbs_objects": ucx_pair("rc_x,self", "tag_lat", 300, ucx("send_wqes", "SEND", 600), "--env", "UCX_IB_MLX5_DEVX=n"),
     "ucx_ud_mlx5": ucx_pair("ud_x,self", "tag_lat", 300, ucx("send_wqes", "SEND", 600)),
-    "ucx_rendezvous_roce": ucx_pair("ib", "tag_bw", 100, devx(ucx("send_wqes", "RDMA_READ", 50)), "--link", "eth", "--env", "UCX_RNDV_THRESH=4096"),
+    "ucx_rendezvous_roce": ucx_pair("ib", "tag_bw", 100, devx(ucx("send_wqes", "RDMA_READ", 50)), "--link", "eth", size=100000),
     "mpi_rc_verbs": mpi_job(2, "rc_v,ud_v,self"),
     "mpi_defaults": mpi_job(4, "ib"),
 }
