@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <unistd.h>
 
 #include "nic.h"
 
@@ -94,7 +93,7 @@ bool move_bytes(int32_t peer_pid, const SgeList& local, const Sge* remote, unsig
   for (unsigned i = 0; i < remote_count; ++i) remote_bytes += remote[i].length;
   const uint64_t bytes = std::min(local.bytes(), remote_bytes);
   if (bytes == 0) return true;
-  if (peer_pid == getpid()) {
+  if (peer_pid == nic().pid) {
     copy_within(local, remote, remote_count, direction);
     return true;
   }

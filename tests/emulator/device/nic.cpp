@@ -233,6 +233,7 @@ bool nic_start() {
   static bool hooks = false;
   if (!started_) {
     instance_ = new Nic;  // a forked child's predecessor is left alone: its lock may be held
+    instance_->pid = getpid();
     instance_->fabric = join_fabric((config().dir + "/fabric").c_str(), instance_->process);
     if (instance_->fabric && open_devices(*instance_)) {
       if (!hooks) {

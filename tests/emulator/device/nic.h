@@ -204,6 +204,7 @@ struct Nic {
   std::atomic<int> waiting{0};  // control commands that want the lock: the NIC thread steps aside
   Fabric* fabric = nullptr;
   unsigned process = 0;
+  int32_t pid = 0;
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<Qp*> active;  // those whose send queue or flush needs looking at
 };

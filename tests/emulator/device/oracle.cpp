@@ -91,6 +91,8 @@ void oracle_close() {
   log_ = {};
 }
 
+bool oracle_on() { return log_.window != nullptr; }
+
 void oracle_append(const void* record, uint16_t bytes) {
   if (log_.window) copy_in(static_cast<const char*>(record), bytes);
 }

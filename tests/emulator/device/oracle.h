@@ -128,6 +128,8 @@ static_assert(sizeof(OracleWire) == 40);
 
 void oracle_open();   // at start and in a forked child; does nothing when switched off
 void oracle_close();  // trims the file
+// False: records need not be made.
+bool oracle_on();
 void oracle_append(const void* record, uint16_t bytes);
 
 // record.header must hold the device and time; type and size are set here.

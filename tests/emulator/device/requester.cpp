@@ -178,6 +178,7 @@ Sent send_reliable(Qp& qp, const Wqe& wqe, uint32_t psn) {
 }
 
 void log_wqe(const Qp& qp, const Wqe& wqe, const Inflight& item, uint64_t now_ns) {
+  if (!oracle_on()) return;
   OracleSendWqe record{};
   record.header = oracle_header(*qp.device, now_ns);
   record.qpn = qp.qpn;

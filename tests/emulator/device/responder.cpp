@@ -4,7 +4,6 @@
 #include <infiniband/mlx5dv.h>
 
 #include <cstring>
-#include <unistd.h>
 
 #include "clock.h"
 #include "nic.h"
@@ -368,7 +367,7 @@ void serve_datagram(const Datagram& datagram) {
   Sge parts[2] = {{reinterpret_cast<uint64_t>(grh), kGrhBytes, 0},
                   {reinterpret_cast<uint64_t>(datagram.payload), static_cast<uint32_t>(header.length), 0}};
   trim(receive.list, 0, kGrhBytes + header.length);
-  move_bytes(getpid(), receive.list, parts, 2, Direction::from_peer);
+  move_bytes(nic().pid, receive.list, parts, 2, Direction::from_peer);
   complete_receive(*qp, header, header.opcode == MLX5_OPCODE_SEND_IMM ? MLX5_CQE_RESP_SEND_IMM : MLX5_CQE_RESP_SEND,
                    receive, header.length + kGrhBytes, 0);
   count_received(*qp, header);
