@@ -147,6 +147,19 @@ def threads(run):
     expect_process(run.processes[0], {"ATOMIC_FA": posted}, 0, 8)
 
 
+def alltoall(ranks, rounds, size):
+    """Rank 0 sends rank 1 four times as many blocks as any other pair exchanges."""
+    def judge(run):
+        blocks = sorted(p["send_wqes"]["RDMA_WRITE"] for p in run.processes)
+        require_equal("blocks written by each rank", blocks, [rounds * (ranks - 1)] * (ranks - 1) + [rounds * (ranks + 2)])
+        for process in run.processes:
+            require_equal("notifications", process["send_wqes"]["SEND_IMM"], process["send_wqes"]["RDMA_WRITE"])
+            require_equal("bytes", process["send_bytes"]["RDMA_WRITE"], process["send_wqes"]["RDMA_WRITE"] * size)
+            require_equal("error CQEs", dict(process["cqe_syndromes"]), {})
+        require_equal("receives", run.total("cqes", "RESP_SEND_IMM"), run.total("send_wqes", "SEND_IMM"))
+    return judge
+
+
 def churn(rounds, writes, numbers=None):
     def judge(run):
         (process,) = run.processes
@@ -257,6 +270,7 @@ TESTS = {
     "threads_shared_qps": single("{workloads}/verbs_threads mlx5_0 4 4 500 2 shared", threads),
     "churn": single("{workloads}/verbs_churn mlx5_0 2000 3", churn(2000, 3)),
     "churn_same_numbers": single("{workloads}/verbs_churn mlx5_0 500 3", churn(500, 3, numbers=2), "--env", "SIGMA_CONNECTX_REUSE_QPN=1"),
+    "alltoall": single("{workloads}/alltoall {directory} 4 30 4096", alltoall(4, 30, 4096)),
     "ucx_rc_verbs": ucx_pair("rc_v,self", "tag_lat", 300, ucx("send_wqes", "SEND", 600)),
     "ucx_ud_verbs": ucx_pair("ud_v,self", "tag_lat", 300, ucx("send_wqes", "SEND", 600)),
     "ucx_rc_mlx5": ucx_pair("rc_x,self", "tag_lat", 300, devx(ucx("send_wqes", "SEND", 600))),
@@ -273,16 +287,19 @@ TESTS = {
 
 def execute(name, workloads):
     options, command, judge = TESTS[name]
-    command = [word.replace("{workloads}", workloads) for word in command]
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="connectx-test-", dir=base) as directory:
-        result = subprocess.run([RUN, "--dir", directory, "--realtime", "--timeout", "240", *options, "--", *command],
+        meeting = os.path.join(directory, "meeting")  # for workloads whose processes meet through files
+        command = [word.replace("{workloads}", workloads).replace("{directory}", meeting) for word in command]
+        run_directory = os.path.join(directory, "run")
+        os.mkdir(meeting)
+        result = subprocess.run([RUN, "--dir", run_directory, "--realtime", "--timeout", "240", *options, "--", *command],
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if result.returncode != 0:
             fail(f"exit status {result.returncode}\n{result.stdout}")
         try:
-            check_invariants(directory)
-            judge(Run(directory, result.stdout))
+            check_invariants(run_directory)
+            judge(Run(run_directory, result.stdout))
         except SystemExit:
             print(result.stdout)
             raise
