@@ -160,6 +160,12 @@ def alltoall(ranks, rounds, size):
     return judge
 
 
+def devx_queues(run):
+    posted = {words[1]: int(words[2]) for words in map(str.split, run.output.splitlines()) if words[:1] == ["posted"]}
+    expect_process(run.processes[0], posted)
+    require_equal("signaled", run.processes[0]["signaled"], sum(posted.values()))
+
+
 def churn(rounds, writes, numbers=None):
     def judge(run):
         (process,) = run.processes
@@ -270,6 +276,8 @@ TESTS = {
     "threads_shared_qps": single("{workloads}/verbs_threads mlx5_0 4 4 500 2 shared", threads),
     "churn": single("{workloads}/verbs_churn mlx5_0 2000 3", churn(2000, 3)),
     "churn_same_numbers": single("{workloads}/verbs_churn mlx5_0 500 3", churn(500, 3, numbers=2), "--env", "SIGMA_CONNECTX_REUSE_QPN=1"),
+    "devx_queues": single("{workloads}/devx_queues mlx5_0 200", devx_queues),
+    "devx_queues_collapsed": single("{workloads}/devx_queues mlx5_0 200 collapsed", devx_queues),
     "alltoall": single("{workloads}/alltoall {directory} 4 30 4096", alltoall(4, 30, 4096)),
     "ucx_rc_verbs": ucx_pair("rc_v,self", "tag_lat", 300, ucx("send_wqes", "SEND", 600)),
     "ucx_ud_verbs": ucx_pair("ud_v,self", "tag_lat", 300, ucx("send_wqes", "SEND", 600)),
