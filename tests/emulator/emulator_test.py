@@ -127,6 +127,15 @@ def verbs_losses(run):
         fail(f"nothing was lost and sent again: {dict(wire)}")
 
 
+def scatter_to_cqe(run):
+    verbs_data(run)
+    sends = [r for r in oracle.records(run.directory, {"cqe"}) if oracle.CQE_OPCODES[r.opcode].startswith("RESP_SEND")]
+    for cqe in sends:
+        require_equal(f"payload of {cqe.bytes} bytes in the CQE", cqe.scattered, int(cqe.bytes <= 32))
+    if not any(cqe.scattered for cqe in sends):
+        fail("no payload was small enough")
+
+
 def verbs_errors(run):
     expected = {}
     for line in run.output.splitlines():
@@ -270,8 +279,9 @@ TESTS = {
     "verbs_data_roce": single("{workloads}/verbs_data mlx5_0 mlx5_1 2000 9", verbs_data, "--devices", "2", "--link", "eth"),
     "verbs_data_losses": single("{workloads}/verbs_data mlx5_0 mlx5_0 150 11", verbs_losses, "--env", "SIGMA_CONNECTX_DROP=0.05"),
     **{f"errors_{name}": single(f"{{workloads}}/verbs_errors mlx5_0 {name}", verbs_errors)
-       for name in ("access", "bounds", "protection", "length", "rnr", "retry", "reset", "sqd")},
+       for name in ("access", "bounds", "protection", "length", "rnr", "retry", "reset", "sqd", "resize")},
     "errors_rnr_recovers": single("{workloads}/verbs_errors mlx5_0 rnr_recovers", rnr_recovers),
+    "scatter_to_cqe": single("{workloads}/verbs_data mlx5_0 mlx5_0 2000 13", scatter_to_cqe, "--env", "SIGMA_CONNECTX_SCATTER_CQE=1"),
     "threads": single("{workloads}/verbs_threads mlx5_0 8 64 50 2", threads),
     "threads_shared_qps": single("{workloads}/verbs_threads mlx5_0 4 4 500 2 shared", threads),
     "churn": single("{workloads}/verbs_churn mlx5_0 2000 3", churn(2000, 3)),

@@ -52,6 +52,8 @@ def check_log(path, models):
                 complete(waiting[record.device, record.qpn, record.life], record, where)
         elif record.type == "cq" and record.event == 0:
             created.add((record.device, record.cqn))
+        elif record.type == "cq" and record.event == 4:  # a RESIZE_CQ entry
+            next_cqe[record.device, record.cqn] += 1
 
 
 def complete(wqes, cqe, where):

@@ -14,7 +14,9 @@ inline uint64_t clock_ns(clockid_t id) {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
-inline uint64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
+inline uint64_t monotonic_ns() {
+  return clock_ns(CLOCK_MONOTONIC);
+}
 
 __extension__ typedef unsigned __int128 Wide;
 

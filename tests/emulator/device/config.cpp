@@ -37,14 +37,22 @@ bool apply(std::vector<DeviceConfig>& devices, const char* line) {
   }
   if (devices.empty()) return false;
   DeviceConfig& device = devices.back();
-  if (!strcmp(key, "uverbs")) device.uverbs = strtoul(value, nullptr, 10);
-  else if (!strcmp(key, "guid")) device.node_guid = strtoull(value, nullptr, 16);
-  else if (!strcmp(key, "lid")) device.lid = strtoul(value, nullptr, 10);
-  else if (!strcmp(key, "link")) device.ethernet = !strcmp(value, "ethernet");
-  else if (!strcmp(key, "mac")) return parse_hex(value, device.mac);
-  else if (!strcmp(key, "clock_offset")) device.clock.offset_ticks = strtoull(value, nullptr, 10);
-  else if (!strcmp(key, "clock_mult")) device.clock.mult_2_64 = strtoull(value, nullptr, 10);
-  else if (!strcmp(key, "clock_khz")) device.clock.nominal_khz = strtoul(value, nullptr, 10);
+  if (!strcmp(key, "uverbs"))
+    device.uverbs = strtoul(value, nullptr, 10);
+  else if (!strcmp(key, "guid"))
+    device.node_guid = strtoull(value, nullptr, 16);
+  else if (!strcmp(key, "lid"))
+    device.lid = strtoul(value, nullptr, 10);
+  else if (!strcmp(key, "link"))
+    device.ethernet = !strcmp(value, "ethernet");
+  else if (!strcmp(key, "mac"))
+    return parse_hex(value, device.mac);
+  else if (!strcmp(key, "clock_offset"))
+    device.clock.offset_ticks = strtoull(value, nullptr, 10);
+  else if (!strcmp(key, "clock_mult"))
+    device.clock.mult_2_64 = strtoull(value, nullptr, 10);
+  else if (!strcmp(key, "clock_khz"))
+    device.clock.nominal_khz = strtoul(value, nullptr, 10);
   else if (!strcmp(key, "gid")) {
     GidConfig gid;
     gid.type = !strcmp(extra, "roce_v2") ? 2 : !strcmp(extra, "roce_v1") ? 1 : 0;
@@ -66,12 +74,14 @@ Config load() {
   }
   char line[256];
   while (fgets(line, sizeof line, file)) {
-    if (!apply(result.devices, line)) fprintf(stderr, "connectx: %s: bad line: %s", path.c_str(), line);
+    if (!apply(result.devices, line))
+      fprintf(stderr, "connectx: %s: bad line: %s", path.c_str(), line);
   }
   fclose(file);
   result.dir = dir;
   result.oracle = env_number("SIGMA_CONNECTX_ORACLE", 1) != 0;
   result.verbose = env_number("SIGMA_CONNECTX_VERBOSE", 0) != 0;
+  result.scatter_to_cqe = env_number("SIGMA_CONNECTX_SCATTER_CQE", 0) != 0;
   result.realtime = env_number("SIGMA_CONNECTX_REALTIME", 0) != 0;
   result.faults.drop = env_number("SIGMA_CONNECTX_DROP", 0);
   result.faults.seed = static_cast<uint64_t>(env_number("SIGMA_CONNECTX_SEED", 1));

@@ -39,11 +39,11 @@ struct DeviceConfig {
 
 // Faults and limits, all off unless asked for.
 struct Faults {
-  double drop = 0;          // probability that an RC request is lost on the wire
-  uint64_t seed = 1;        // of the generator that decides
-  uint32_t delay_us = 0;    // added before each request is served by this process
-  double gbit_per_s = 0;    // requests leave at this rate
-  bool copy = true;         // false: move no payload above the inline limit
+  double drop = 0;        // probability that an RC request is lost on the wire
+  uint64_t seed = 1;      // of the generator that decides
+  uint32_t delay_us = 0;  // added before each request is served by this process
+  double gbit_per_s = 0;  // requests leave at this rate
+  bool copy = true;       // false: move no payload above the inline limit
 };
 
 struct Config {
@@ -52,12 +52,14 @@ struct Config {
   Faults faults;
   bool oracle = true;
   bool verbose = false;
-  bool realtime = false;  // the NIC thread's scheduling class
+  bool scatter_to_cqe = false;  // what libmlx5 asks for by default, and hardware grants
+  bool realtime = false;        // the NIC thread's scheduling class
 };
 
 const Config& config();
 
-// Writes "connectx: ..." to standard error when SIGMA_CONNECTX_VERBOSE=1 (note) or always (complain).
+// Writes "connectx: ..." to standard error when SIGMA_CONNECTX_VERBOSE=1 (note) or always
+// (complain).
 void note(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void complain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Writing completions: struct mlx5_cqe64 of <infiniband/mlx5dv.h>, in the last 64 bytes of an entry.
+// Writing completions: struct mlx5_cqe64 of <infiniband/mlx5dv.h>, in the last 64 bytes of an
+// entry.
 #include <infiniband/mlx5dv.h>
 
 #include <cstring>
@@ -36,6 +37,16 @@ bool claim_entry(Cq& cq, uint64_t now_ns) {
   return false;
 }
 
+// Small received payloads go into the CQE itself, over its first 32 bytes, and not to memory;
+// libmlx5 copies them from there. On hardware this is what libmlx5 gets unless
+// MLX5_SCATTER_TO_CQE=0.
+bool scatter_to_cqe(const Cq& cq, const Qp& qp, const Completion& completion, mlx5_cqe64& image) {
+  if (!completion.scatter_payload || cq.cqe_bytes != sizeof image || !qp.scatters_to_cqe)
+    return false;
+  memcpy(static_cast<void*>(&image), completion.scatter_payload, completion.bytes);
+  return true;
+}
+
 }  // namespace
 
 void write_cqe(Cq* queue, const Qp& qp, const Completion& completion) {
@@ -45,7 +56,8 @@ void write_cqe(Cq* queue, const Qp& qp, const Completion& completion) {
   if (!claim_entry(cq, now_ns)) return;
   const uint64_t slot = cq.collapsed ? 0 : cq.produced & (cq.entries - 1);
   const uint8_t owner = cq.collapsed ? 0 : cq.produced / cq.entries & 1;
-  auto* cqe = reinterpret_cast<mlx5_cqe64*>(cq.ring + slot * cq.cqe_bytes + cq.cqe_bytes - sizeof(mlx5_cqe64));
+  auto* cqe = reinterpret_cast<mlx5_cqe64*>(cq.ring + slot * cq.cqe_bytes + cq.cqe_bytes -
+                                            sizeof(mlx5_cqe64));
 
   mlx5_cqe64 image{};
   image.srqn_uidx = htobe32(qp.user_index & 0xffffff);
@@ -61,16 +73,20 @@ void write_cqe(Cq* queue, const Qp& qp, const Completion& completion) {
     image.imm_inval_pkey = completion.immediate;
     image.byte_cnt = htobe32(static_cast<uint32_t>(completion.bytes));
     image.timestamp = htobe64(ticks);
-    image.flags_rqpn = htobe32((completion.remote_qpn & 0xffffff) | static_cast<uint32_t>(completion.service_level) << 24 |
+    image.flags_rqpn = htobe32((completion.remote_qpn & 0xffffff) |
+                               static_cast<uint32_t>(completion.service_level) << 24 |
                                (completion.global_route ? kGrhPresent : 0));
     image.slid = htobe16(completion.source_lid);
   }
+  const bool scattered = scatter_to_cqe(cq, qp, completion, image);
   // The owner byte last: it hands the entry to the reader.
   memcpy(static_cast<void*>(cqe), &image, offsetof(mlx5_cqe64, op_own));
   const bool solicited = completion.solicited || completion.syndrome != 0;
-  __atomic_store_n(&cqe->op_own,
-                   static_cast<uint8_t>(completion.opcode << 4 | (completion.solicited ? 2 : 0) | owner),
-                   __ATOMIC_RELEASE);
+  __atomic_store_n(
+      &cqe->op_own,
+      static_cast<uint8_t>(completion.opcode << 4 | (scattered ? MLX5_INLINE_SCATTER_32 : 0) |
+                           (completion.solicited ? 2 : 0) | owner),
+      __ATOMIC_RELEASE);
 
   OracleCqe record{};
   record.header = oracle_header(*cq.device, now_ns);
@@ -80,6 +96,7 @@ void write_cqe(Cq* queue, const Qp& qp, const Completion& completion) {
   record.wqe_counter = completion.wqe_counter;
   record.position = cq.produced;
   record.nic_ticks = ticks;
+  record.scattered = scattered;
   record.opcode = completion.opcode;
   record.wqe_opcode = completion.wqe_opcode;
   record.syndrome = completion.syndrome;
@@ -98,19 +115,34 @@ void write_cqe(Cq* queue, const Qp& qp, const Completion& completion) {
 
   uint64_t* counters = cq.device->counters;
   if (completion.opcode == MLX5_CQE_REQ_ERR)
-    ++counters[completion.syndrome == MLX5_CQE_SYNDROME_WR_FLUSH_ERR ? req_cqe_flush_error : req_cqe_error];
+    ++counters[completion.syndrome == MLX5_CQE_SYNDROME_WR_FLUSH_ERR ? req_cqe_flush_error
+                                                                     : req_cqe_error];
   if (completion.opcode == MLX5_CQE_RESP_ERR)
-    ++counters[completion.syndrome == MLX5_CQE_SYNDROME_WR_FLUSH_ERR ? resp_cqe_flush_error : resp_cqe_error];
+    ++counters[completion.syndrome == MLX5_CQE_SYNDROME_WR_FLUSH_ERR ? resp_cqe_flush_error
+                                                                     : resp_cqe_error];
 }
 
+// libmlx5 moves what it has not polled to the new ring, one position further on: the RESIZE_CQ
+// entry has taken a position of its own.
 void resize_cq(Cq& cq, uint8_t* ring, uint32_t entries, uint32_t cqe_bytes) {
   const uint64_t slot = cq.produced & (cq.entries - 1);
-  auto* cqe = reinterpret_cast<mlx5_cqe64*>(cq.ring + slot * cq.cqe_bytes + cq.cqe_bytes - sizeof(mlx5_cqe64));
-  __atomic_store_n(&cqe->op_own, static_cast<uint8_t>(MLX5_CQE_RESIZE_CQ << 4 | (cq.produced / cq.entries & 1)),
+  auto* cqe = reinterpret_cast<mlx5_cqe64*>(cq.ring + slot * cq.cqe_bytes + cq.cqe_bytes -
+                                            sizeof(mlx5_cqe64));
+  __atomic_store_n(&cqe->op_own,
+                   static_cast<uint8_t>(MLX5_CQE_RESIZE_CQ << 4 | (cq.produced / cq.entries & 1)),
                    __ATOMIC_RELEASE);
+  ++cq.produced;
   cq.ring = ring;
   cq.entries = entries;
   cq.cqe_bytes = cqe_bytes;
+  OracleCq record{};
+  record.header = oracle_header(*cq.device, monotonic_ns());
+  record.cqn = cq.cqn;
+  record.event = 4;
+  record.entries = entries;
+  record.cqe_bytes = cqe_bytes;
+  record.ring = reinterpret_cast<uint64_t>(ring);
+  oracle_log(OracleType::cq, record);
 }
 
 }  // namespace connectx

@@ -5,10 +5,10 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-#include <cstdio>
-#include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
+#include <cstdio>
+#include <cstring>
 
 #include "nic.h"
 
@@ -95,11 +95,14 @@ unsigned drain_events(EventChannel* channel, size_t message_bytes, uint64_t elem
   unsigned removed = 0;
   for (; waiting >= static_cast<int>(message_bytes); waiting -= static_cast<int>(message_bytes)) {
     char message[64];
-    if (read(channel->drain_fd, message, message_bytes) != static_cast<ssize_t>(message_bytes)) break;
+    if (read(channel->drain_fd, message, message_bytes) != static_cast<ssize_t>(message_bytes))
+      break;
     uint64_t of;
     memcpy(&of, message, sizeof of);
-    if (of == element) ++removed;
-    else if (write(channel->write_fd, message, message_bytes) < 0) break;
+    if (of == element)
+      ++removed;
+    else if (write(channel->write_fd, message, message_bytes) < 0)
+      break;
   }
   return removed;
 }

@@ -35,7 +35,7 @@ struct Sge {
 struct RequestHeader {
   uint32_t source_process, source_qpn, destination_qpn;
   uint8_t source_device, destination_device;
-  uint8_t opcode;     // MLX5_OPCODE_*
+  uint8_t opcode;  // MLX5_OPCODE_*
   uint8_t solicited;
   uint32_t psn;
   uint32_t source_life;
@@ -60,7 +60,8 @@ struct Request {
     uint8_t payload[kMaxSges * sizeof(Sge)];
   };
   size_t bytes_used() const {
-    return sizeof header + (header.carries_payload ? header.length : header.sge_count * sizeof(Sge));
+    return sizeof header +
+           (header.carries_payload ? header.length : header.sge_count * sizeof(Sge));
   }
 };
 static_assert(sizeof(Request::payload) >= kInlineBytes);
@@ -96,7 +97,8 @@ class Ring {
   }
   const T* front() const {
     const Cell& cell = cells_[head_ % kCells];
-    return cell.turn.load(std::memory_order_acquire) == head_ / kCells * 2 + 1 ? &cell.value : nullptr;
+    return cell.turn.load(std::memory_order_acquire) == head_ / kCells * 2 + 1 ? &cell.value
+                                                                               : nullptr;
   }
   void pop() {
     cells_[head_ % kCells].turn.store(head_ / kCells * 2 + 2, std::memory_order_release);
@@ -121,15 +123,16 @@ class Ring {
 enum class Nak : uint8_t { none, rnr, sequence, invalid_request, remote_access, remote_operation };
 struct Ack {
   uint32_t psn;
-  uint16_t life;       // low bits of the requester's life: words for a former life are ignored
+  uint16_t life;  // low bits of the requester's life: words for a former life are ignored
   Nak nak;
   uint8_t generation;  // differs between two NAKs of one request
   uint8_t rnr_timer;   // 5 bits
 
   // psn 24 | nak 4 | rnr_timer 5 | generation 8 | life 16
   uint64_t pack() const {
-    return (psn & kPsnMask) | static_cast<uint64_t>(nak) << 24 | static_cast<uint64_t>(rnr_timer & 31) << 28 |
-           static_cast<uint64_t>(generation) << 33 | static_cast<uint64_t>(life) << 41;
+    return (psn & kPsnMask) | static_cast<uint64_t>(nak) << 24 |
+           static_cast<uint64_t>(rnr_timer & 31) << 28 | static_cast<uint64_t>(generation) << 33 |
+           static_cast<uint64_t>(life) << 41;
   }
   static Ack unpack(uint64_t word) {
     return {static_cast<uint32_t>(word & kPsnMask), static_cast<uint16_t>(word >> 41),
@@ -139,15 +142,15 @@ struct Ack {
 };
 
 struct alignas(64) QpEntry {
-  std::atomic<uint32_t> owner;  // process + 1; 0 = number free
-  std::atomic<uint32_t> life;   // counts creations and resets of this number
+  std::atomic<uint32_t> owner;      // process + 1; 0 = number free
+  std::atomic<uint32_t> life;       // counts creations and resets of this number
   std::atomic<uint32_t> receiving;  // RTR, RTS or SQD
   std::atomic<uint32_t> reserved;
   std::atomic<uint64_t> ack;
 };
 
 struct ProcessEntry {
-  std::atomic<int32_t> pid;      // 0 = free
+  std::atomic<int32_t> pid;        // 0 = free
   std::atomic<uint32_t> doorbell;  // futex: bumped when something arrived
   std::atomic<uint32_t> sleeping;
   Ring<Request, 1024> requests;

@@ -26,7 +26,8 @@ bool translate_level(Device& device, uint32_t key, uint64_t va, uint64_t length,
   if (found == device.keys.end()) return false;
   const MemoryKey& entry = found->second;
   if (entry.key != key || (entry.access & access) != access) return false;
-  if (va < entry.iova || va - entry.iova > entry.length || length > entry.length - (va - entry.iova))
+  if (va < entry.iova || va - entry.iova > entry.length ||
+      length > entry.length - (va - entry.iova))
     return false;
   if (entry.indirect.empty()) return append(out, entry.address + (va - entry.iova), length);
   if (level == kMaxIndirection) return false;
@@ -38,22 +39,27 @@ bool translate_level(Device& device, uint32_t key, uint64_t va, uint64_t length,
       continue;
     }
     const uint64_t piece = length < part.length - offset ? length : part.length - offset;
-    if (!translate_level(device, part.key, part.address + offset, piece, 0, out, level + 1)) return false;
+    if (!translate_level(device, part.key, part.address + offset, piece, 0, out, level + 1))
+      return false;
     length -= piece;
     offset = 0;
   }
   return length == 0;
 }
 
-void copy_within(const SgeList& local, const Sge* remote, unsigned remote_count, Direction direction) {
+void copy_within(const SgeList& local, const Sge* remote, unsigned remote_count,
+                 Direction direction) {
   unsigned i = 0, j = 0;
   uint64_t local_done = 0, remote_done = 0;
   while (i < local.count && j < remote_count) {
-    const uint64_t piece = std::min<uint64_t>(local.sges[i].length - local_done, remote[j].length - remote_done);
+    const uint64_t piece =
+        std::min<uint64_t>(local.sges[i].length - local_done, remote[j].length - remote_done);
     auto* here = reinterpret_cast<char*>(local.sges[i].address + local_done);
     auto* there = reinterpret_cast<char*>(remote[j].address + remote_done);
-    if (direction == Direction::from_peer) memmove(here, there, piece);
-    else memmove(there, here, piece);
+    if (direction == Direction::from_peer)
+      memmove(here, there, piece);
+    else
+      memmove(there, here, piece);
     local_done += piece;
     remote_done += piece;
     if (local_done == local.sges[i].length) ++i, local_done = 0;
@@ -69,7 +75,8 @@ uint64_t SgeList::bytes() const {
   return sum;
 }
 
-bool translate(Device& device, uint32_t key, uint64_t va, uint64_t length, uint32_t access, SgeList& out) {
+bool translate(Device& device, uint32_t key, uint64_t va, uint64_t length, uint32_t access,
+               SgeList& out) {
   return translate_level(device, key, va, length, access, out, 0);
 }
 
@@ -102,12 +109,13 @@ bool move_bytes(int32_t peer_pid, const SgeList& local, const Sge* remote, unsig
     here[i] = {reinterpret_cast<void*>(local.sges[i].address), local.sges[i].length};
   for (unsigned i = 0; i < remote_count; ++i)
     there[i] = {reinterpret_cast<void*>(remote[i].address), remote[i].length};
-  const ssize_t moved = direction == Direction::from_peer
-                            ? process_vm_readv(peer_pid, here, local.count, there, remote_count, 0)
-                            : process_vm_writev(peer_pid, here, local.count, there, remote_count, 0);
+  const ssize_t moved =
+      direction == Direction::from_peer
+          ? process_vm_readv(peer_pid, here, local.count, there, remote_count, 0)
+          : process_vm_writev(peer_pid, here, local.count, there, remote_count, 0);
   if (moved == static_cast<ssize_t>(bytes)) return true;
-  note("moving %llu bytes to or from process %d: %zd, %s", static_cast<unsigned long long>(bytes), peer_pid,
-       moved, strerror(errno));
+  note("moving %llu bytes to or from process %d: %zd, %s", static_cast<unsigned long long>(bytes),
+       peer_pid, moved, strerror(errno));
   return false;
 }
 

@@ -3,11 +3,6 @@
 // that several processes fit on few cores; keeps the clock page and the sysfs counters current.
 #include "nic.h"
 
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <ctime>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -16,6 +11,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
 
 #include <infiniband/mlx5dv.h>
 #include <rdma/mlx5-abi.h>
@@ -70,8 +70,10 @@ void show_clock(Device& device, uint64_t now_ns) {
 }
 
 bool map_clock_pages(Device& device) {
-  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, device.memory_fd, kClockPageOffset);
-  void* info_page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, device.memory_fd, kClockInfoOffset);
+  void* page =
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, device.memory_fd, kClockPageOffset);
+  void* info_page =
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, device.memory_fd, kClockInfoOffset);
   if (page == MAP_FAILED || info_page == MAP_FAILED) return false;
   device.clock_page = static_cast<uint8_t*>(page);
   auto* info = static_cast<mlx5_ib_clock_info*>(info_page);
@@ -79,7 +81,8 @@ bool map_clock_pages(Device& device) {
   info->nsec = clock_ns(CLOCK_REALTIME);
   info->cycles = nic_ticks(device.config->clock, now_ns);
   info->shift = 21;
-  info->mult = static_cast<uint32_t>((uint64_t{1'000'000} << info->shift) / device.config->clock.nominal_khz);
+  info->mult = static_cast<uint32_t>((uint64_t{1'000'000} << info->shift) /
+                                     device.config->clock.nominal_khz);
   info->mask = ~uint64_t{0} >> 1;
   info->overflow_period = uint64_t{1} << 40;
   show_clock(device, now_ns);
@@ -96,8 +99,12 @@ bool open_devices(Nic& instance) {
     const int fd = memfd_create(("infiniband:" + settings.name).c_str(), MFD_CLOEXEC);
     // High, so that programs which count on low numbers are not disturbed.
     device->memory_fd = fcntl(fd, F_DUPFD_CLOEXEC, 900);
-    if (device->memory_fd < 0) device->memory_fd = fd; else close(fd);
-    if (device->memory_fd < 0 || ftruncate(device->memory_fd, off_t{1} << 30) != 0 || !map_clock_pages(*device)) {
+    if (device->memory_fd < 0)
+      device->memory_fd = fd;
+    else
+      close(fd);
+    if (device->memory_fd < 0 || ftruncate(device->memory_fd, off_t{1} << 30) != 0 ||
+        !map_clock_pages(*device)) {
       complain("cannot make the memory of %s: %s", settings.name.c_str(), strerror(errno));
       return false;
     }
@@ -140,7 +147,8 @@ unsigned run_queue_pair(Qp& qp, uint64_t now_ns) {
 unsigned pass(Nic& instance) {
   unsigned work = serve_inbox(instance);
   const uint64_t now_ns = monotonic_ns();
-  for (size_t i = 0; i < instance.active.size(); ++i) work += run_queue_pair(*instance.active[i], now_ns);
+  for (size_t i = 0; i < instance.active.size(); ++i)
+    work += run_queue_pair(*instance.active[i], now_ns);
   for (const auto& device : instance.devices) {
     for (const auto& [number, cq] : device->cqs) {
       if (cq->channel && cq->produced > cq->notified) check_arm(*cq);
@@ -224,9 +232,13 @@ Nic* instance_ = nullptr;
 
 }  // namespace
 
-Nic& nic() { return *instance_; }
+Nic& nic() {
+  return *instance_;
+}
 
-bool nic_running() { return started_; }
+bool nic_running() {
+  return started_;
+}
 
 bool nic_start() {
   pthread_mutex_lock(&start_lock_);

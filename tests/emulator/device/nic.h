@@ -26,10 +26,10 @@ struct Device;
 // A pipe: its reading end is the application's, which closes it without our knowing. Events are
 // fixed-size messages.
 struct EventChannel {
-  int read_fd = -1;             // the application's number for it
+  int read_fd = -1;  // the application's number for it
   int write_fd = -1, drain_fd = -1;
   uint64_t inode = 0;
-  unsigned users = 0;           // objects that refer to it
+  unsigned users = 0;  // objects that refer to it
 };
 
 // One ibv_open_device: its descriptor, and where its objects' asynchronous events go.
@@ -77,7 +77,7 @@ struct MemoryKey {
   uint32_t key = 0;
   uint64_t address = 0;  // in this process
   uint64_t length = 0, iova = 0;
-  uint32_t access = 0;   // enum ibv_access_flags
+  uint32_t access = 0;  // enum ibv_access_flags
   struct Entry {
     uint32_t key;
     uint64_t address, length;
@@ -88,7 +88,8 @@ struct MemoryKey {
 enum class QpState : uint8_t { reset, init, rtr, rts, sqd, sqe, err };
 
 struct QpCapacity {
-  uint32_t max_send_wr = 0, max_recv_wr = 0, max_send_sge = 0, max_recv_sge = 0, max_inline_data = 0;
+  uint32_t max_send_wr = 0, max_recv_wr = 0, max_send_sge = 0, max_recv_sge = 0,
+           max_inline_data = 0;
 };
 
 struct Inflight {
@@ -105,8 +106,8 @@ struct Qp {
   uint32_t qpn = 0, handle = 0;
   uint8_t type = 0;  // enum ibv_qp_type
   QpState state = QpState::reset;
-  bool devx = false;
-  uint32_t user_index = 0, user_pd = 0;
+  bool devx = false, scatters_to_cqe = false;
+  uint32_t user_index = 0;
   uint64_t user_handle = 0;
   EventChannel* async_channel = nullptr;
   QpEntry* entry = nullptr;
@@ -128,21 +129,21 @@ struct Qp {
   GidBytes peer_gid{};
   bool peer_global = false;
   int peer_device = -1;
-  uint8_t path_mtu = 5, timeout = 14, retry_count = 7, rnr_retry = 7, min_rnr_timer = 12, service_level = 0,
-          traffic_class = 0;
+  uint8_t path_mtu = 5, timeout = 14, retry_count = 7, rnr_retry = 7, min_rnr_timer = 12,
+          service_level = 0, traffic_class = 0;
 
   // Requester
-  uint64_t fetched = 0;                // WQEBBs
+  uint64_t fetched = 0;  // WQEBBs
   std::deque<Inflight> inflight;
-  size_t sent = 0;                     // how many of `inflight` were transmitted
+  size_t sent = 0;  // how many of `inflight` were transmitted
   uint32_t next_psn = 0;
-  uint8_t last_nak = 0;                // generation
+  uint8_t last_nak = 0;  // generation
   unsigned retries = 0, rnr_retries = 0;
-  uint64_t hold_until_ns = 0;          // RNR wait, pacing
-  uint64_t progress_ns = 0;            // of the retransmission timer
+  uint64_t hold_until_ns = 0;  // RNR wait, pacing
+  uint64_t progress_ns = 0;    // of the retransmission timer
 
   // Responder
-  uint64_t receives = 0;               // taken from the own receive queue
+  uint64_t receives = 0;  // taken from the own receive queue
   uint32_t expected_psn = 0;
   uint8_t nak_generation = 0;
   bool sequence_nak_sent = false;
@@ -152,7 +153,7 @@ struct Qp {
     bool valid;
   } replay[16] = {};
   bool last_wqe_reported = false;
-  unsigned async_events = 0;           // posted for this queue pair
+  unsigned async_events = 0;  // posted for this queue pair
 
   bool datagram() const { return type == 4; }  // IBV_QPT_UD
 };
@@ -177,18 +178,18 @@ struct Device {
   unsigned index = 0;
   uint64_t memory_inode = 0;
   int memory_fd = -1;  // the character device: one sparse memfd, pages at their mmap offsets
-  std::map<uint32_t, std::unique_ptr<Cq>> cqs;       // by number, which is also the handle
+  std::map<uint32_t, std::unique_ptr<Cq>> cqs;  // by number, which is also the handle
   std::map<uint32_t, std::unique_ptr<Srq>> srqs;
   std::map<uint32_t, std::unique_ptr<Qp>> qps;
-  std::map<uint32_t, MemoryKey> keys;                // by index: key >> 8
+  std::map<uint32_t, MemoryKey> keys;  // by index: key >> 8
   std::map<uint32_t, Umem> umems;
   std::map<uint32_t, DevxObject> devx_objects;
   std::vector<DevxSubscription> devx_subscriptions;
   std::vector<std::unique_ptr<EventChannel>> channels;
-  std::map<int, Context> contexts;                   // by descriptor
+  std::map<int, Context> contexts;                        // by descriptor
   std::map<uint32_t, const volatile uint8_t*> uar_pages;  // by handle; written by the application
   uint32_t next_handle = 1;
-  uint64_t counters[kCounters] = {};                 // since they were last added to the fabric's
+  uint64_t counters[kCounters] = {};  // since they were last added to the fabric's
   volatile uint8_t* clock_page = nullptr;
   Qp* by_number[kQpsPerDevice] = {};
 
@@ -210,7 +211,7 @@ struct Nic {
 };
 Nic& nic();
 bool nic_running();  // in this process
-bool nic_start();  // joins the fabric and starts the thread; idempotent, also after fork
+bool nic_start();    // joins the fabric and starts the thread; idempotent, also after fork
 
 class Guard {
  public:
@@ -257,15 +258,17 @@ struct SgeList {
 };
 // Appends the process addresses behind [va, va + length) of a key. False: no such key, out of its
 // bounds, or without the access asked for.
-bool translate(Device& device, uint32_t key, uint64_t va, uint64_t length, uint32_t access, SgeList& out);
+bool translate(Device& device, uint32_t key, uint64_t va, uint64_t length, uint32_t access,
+               SgeList& out);
 enum class Direction { from_peer, to_peer };
 // Moves bytes between this process's `local` and `remote` in process `peer`.
-bool move_bytes(int32_t peer_pid, const SgeList& local, const Sge* remote, unsigned remote_count, Direction direction);
+bool move_bytes(int32_t peer_pid, const SgeList& local, const Sge* remote, unsigned remote_count,
+                Direction direction);
 void trim(SgeList& list, uint64_t skip, uint64_t bytes);
 
 // ---- cq.cpp
 struct Completion {
-  uint8_t opcode = 0;      // MLX5_CQE_*
+  uint8_t opcode = 0;  // MLX5_CQE_*
   uint8_t wqe_opcode = 0, syndrome = 0;
   uint16_t wqe_counter = 0;
   uint64_t bytes = 0;
@@ -276,15 +279,16 @@ struct Completion {
   uint8_t service_level = 0;
   uint32_t srqn = 0;
   uint64_t wqe_position = 0;
+  const uint8_t* scatter_payload = nullptr;  // `bytes` that the CQE may hold
 };
 void write_cqe(Cq* cq, const Qp& qp, const Completion& completion);
 // Moves a CQ to a new ring. The last thing written to the old one is a RESIZE_CQ entry.
 void resize_cq(Cq& cq, uint8_t* ring, uint32_t entries, uint32_t cqe_bytes);
 
 // ---- requester.cpp
-unsigned run_send_queue(Qp& qp, uint64_t now_ns);   // returns work done
+unsigned run_send_queue(Qp& qp, uint64_t now_ns);  // returns work done
 void flush_send_queue(Qp& qp);
-void rewind_send_queue(Qp& qp);                     // to a new life
+void rewind_send_queue(Qp& qp);  // to a new life
 // ---- responder.cpp
 void serve_request(const Request& request);
 void serve_datagram(const Datagram& datagram);

@@ -16,11 +16,15 @@ uint32_t next_number(std::atomic<uint32_t>& counter, uint32_t first, uint32_t co
   return first + counter.fetch_add(1) % count;
 }
 
-DeviceEntry& shared(const Device& device) { return nic().fabric->devices[device.index]; }
+DeviceEntry& shared(const Device& device) {
+  return nic().fabric->devices[device.index];
+}
 
 }  // namespace
 
-OracleHeader oracle_header(const Device& device, uint64_t time_ns) { return {0, 0, device.index, time_ns}; }
+OracleHeader oracle_header(const Device& device, uint64_t time_ns) {
+  return {0, 0, device.index, time_ns};
+}
 
 void log_wire(const Qp& qp, WireEvent event, uint32_t psn, uint32_t detail) {
   OracleWire record{};
@@ -88,7 +92,8 @@ void destroy_qp(Qp& qp) {
 
 bool set_qp_state(Qp& qp, QpState to) {
   // Rows: from; bits: to (reset, init, rtr, rts, sqd, sqe, err).
-  static constexpr uint8_t kLegal[7] = {0b1000011, 0b1000111, 0b1001001, 0b1011001, 0b1011001, 0b1001001, 0b1000001};
+  static constexpr uint8_t kLegal[7] = {0b1000011, 0b1000111, 0b1001001, 0b1011001,
+                                        0b1011001, 0b1001001, 0b1000001};
   const QpState from = qp.state;
   if (!(kLegal[static_cast<int>(from)] >> static_cast<int>(to) & 1)) return false;
   qp.state = to;
@@ -110,7 +115,8 @@ bool set_qp_state(Qp& qp, QpState to) {
     qp.peer_device = qp.datagram() ? -1 : find_device(qp.peer_lid, qp.peer_gid, qp.peer_global);
   }
   if (to == QpState::rts && from == QpState::rtr) qp.next_psn = qp.send_psn_start;
-  const bool receives = to == QpState::rtr || to == QpState::rts || to == QpState::sqd || to == QpState::sqe;
+  const bool receives =
+      to == QpState::rtr || to == QpState::rts || to == QpState::sqd || to == QpState::sqe;
   qp.entry->receiving = receives;
   auto& active = nic().active;
   const bool busy = receives || to == QpState::err;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "oracle.h"
 
-#include <cstdio>
-#include <cstring>
 #include <fcntl.h>
-#include <string>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <cstdio>
+#include <cstring>
+#include <string>
 
 #include "clock.h"
 
@@ -62,7 +62,8 @@ void oracle_open() {
   header.pid = static_cast<uint32_t>(getpid());
   header.start_ns = monotonic_ns();
   if (FILE* comm = fopen("/proc/self/comm", "re")) {
-    if (fgets(header.command, sizeof header.command, comm)) header.command[strcspn(header.command, "\n")] = 0;
+    if (fgets(header.command, sizeof header.command, comm))
+      header.command[strcspn(header.command, "\n")] = 0;
     fclose(comm);
   }
   const std::string path = config().dir + "/oracle/" + std::to_string(header.pid) + "." +
@@ -74,7 +75,10 @@ void oracle_open() {
   }
   // Out of the way of programs that count on low numbers.
   log_.fd = fcntl(fd, F_DUPFD_CLOEXEC, 900);
-  if (log_.fd < 0) log_.fd = fd; else close(fd);
+  if (log_.fd < 0)
+    log_.fd = fd;
+  else
+    close(fd);
   if (!map_next_window()) {
     complain("cannot map %s: %s", path.c_str(), strerror(errno));
     return;
@@ -91,7 +95,9 @@ void oracle_close() {
   log_ = {};
 }
 
-bool oracle_on() { return log_.window != nullptr; }
+bool oracle_on() {
+  return log_.window != nullptr;
+}
 
 void oracle_append(const void* record, uint16_t bytes) {
   if (log_.window) copy_in(static_cast<const char*>(record), bytes);

@@ -15,13 +15,13 @@ inline constexpr uint32_t kOracleVersion = 1;
 
 enum class OracleType : uint16_t {
   end = 0,
-  send_wqe = 1,      // a WQE was fetched from a send queue
-  receive_wqe = 2,   // a WQE was taken from a receive queue, SRQ or RMP
-  cqe = 3,           // a CQE was written
-  qp = 4,            // a queue pair was created, changed its state or went away
+  send_wqe = 1,     // a WQE was fetched from a send queue
+  receive_wqe = 2,  // a WQE was taken from a receive queue, SRQ or RMP
+  cqe = 3,          // a CQE was written
+  qp = 4,           // a queue pair was created, changed its state or went away
   cq = 5,
   mr = 6,
-  wire = 7,          // a retransmission, NAK or loss
+  wire = 7,  // a retransmission, NAK or loss
 };
 
 struct OracleFileHeader {
@@ -41,14 +41,14 @@ struct OracleHeader {
 struct OracleSendWqe {
   OracleHeader header;
   uint32_t qpn, life;
-  uint64_t position;        // in WQEBBs since the life began; position & 0xffff is the WQE's index
+  uint64_t position;  // in WQEBBs since the life began; position & 0xffff is the WQE's index
   uint8_t opcode, opmod, fm_ce_se, ds;
   uint8_t basic_blocks, segments, is_inline, syndrome;
   uint64_t bytes;
-  uint64_t local_address;   // first data segment; 0 when inline
+  uint64_t local_address;  // first data segment; 0 when inline
   uint32_t lkey, rkey;
   uint64_t remote_address;
-  uint32_t immediate;       // host byte order
+  uint32_t immediate;  // host byte order
   uint32_t destination_qpn, destination_device;
   uint32_t psn;
   uint64_t operand, compare;
@@ -58,8 +58,8 @@ static_assert(sizeof(OracleSendWqe) == 104);
 struct OracleReceiveWqe {
   OracleHeader header;
   uint32_t qpn, life;
-  uint32_t srqn;            // 0: the QP's own receive queue
-  uint32_t index;           // as in the CQE's wqe_counter
+  uint32_t srqn;   // 0: the QP's own receive queue
+  uint32_t index;  // as in the CQE's wqe_counter
   uint64_t local_address;
   uint32_t lkey, segments;
   uint64_t capacity;
@@ -71,23 +71,25 @@ struct OracleCqe {
   uint32_t cqn, qpn;
   uint32_t life;
   uint32_t wqe_counter;
-  uint64_t position;        // CQEs since the queue was created
-  uint64_t nic_ticks;       // the CQE's time stamp field (0 in error CQEs)
-  uint8_t opcode;           // MLX5_CQE_*
+  uint64_t position;   // CQEs since the queue was created
+  uint64_t nic_ticks;  // the CQE's time stamp field (0 in error CQEs)
+  uint8_t opcode;      // MLX5_CQE_*
   uint8_t wqe_opcode, syndrome, vendor_syndrome;
   uint32_t bytes;
-  uint32_t immediate;       // host byte order
+  uint32_t immediate;  // host byte order
   uint32_t srqn_or_uidx;
   uint32_t remote_qpn;
   uint32_t srqn;
-  uint64_t wqe_position;    // of the send WQE completed, as in OracleSendWqe
+  uint64_t wqe_position;  // of the send WQE completed, as in OracleSendWqe
+  uint32_t scattered;     // the payload stands in the CQE
+  uint32_t reserved;
 };
-static_assert(sizeof(OracleCqe) == 80);
+static_assert(sizeof(OracleCqe) == 88);
 
 struct OracleQp {
   OracleHeader header;
   uint32_t qpn, life;
-  uint8_t event;            // 0 created, 1 state changed, 2 destroyed
+  uint8_t event;  // 0 created, 1 state changed, 2 destroyed
   uint8_t type, state, devx;
   uint32_t send_cqn, receive_cqn, srqn;
   uint32_t peer_qpn, peer_device, peer_lid, reserved;
@@ -100,7 +102,8 @@ static_assert(sizeof(OracleQp) == 104);
 struct OracleCq {
   OracleHeader header;
   uint32_t cqn;
-  uint8_t event;            // 0 created, 2 destroyed, 3 overrun
+  uint8_t
+      event;  // 0 created, 2 destroyed, 3 overrun, 4 resized (a RESIZE_CQ entry took a position)
   uint8_t devx, collapsed, reserved;
   uint32_t entries, cqe_bytes;
   uint64_t ring, doorbell;
@@ -115,7 +118,13 @@ struct OracleMr {
 };
 static_assert(sizeof(OracleMr) == 56);
 
-enum class WireEvent : uint32_t { retransmit = 1, nak_sent = 2, lost = 3, timeout = 4, discarded = 5 };
+enum class WireEvent : uint32_t {
+  retransmit = 1,
+  nak_sent = 2,
+  lost = 3,
+  timeout = 4,
+  discarded = 5
+};
 struct OracleWire {
   OracleHeader header;
   uint32_t qpn, life;

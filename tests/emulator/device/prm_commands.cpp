@@ -15,12 +15,15 @@ using namespace prm;
 using In = std::span<const uint8_t>;
 using Out = std::span<uint8_t>;
 
-uint32_t get32(In in, uint32_t base, Field field) { return static_cast<uint32_t>(get(in, base, field)); }
+uint32_t get32(In in, uint32_t base, Field field) {
+  return static_cast<uint32_t>(get(in, base, field));
+}
 
 // The process address behind a umem's offset; null when there is none.
 uint8_t* umem_at(const Device& device, uint32_t id, uint64_t offset, uint64_t bytes) {
   const auto found = device.umems.find(id);
-  if (found == device.umems.end() || offset > found->second.length || bytes > found->second.length - offset)
+  if (found == device.umems.end() || offset > found->second.length ||
+      bytes > found->second.length - offset)
     return nullptr;
   return reinterpret_cast<uint8_t*>(found->second.address + offset);
 }
@@ -55,7 +58,8 @@ Status query_hca_cap(Device& device, In in, Out out, CreatedObject*) {
       put(atomic_cap::size_qp, 8);
       put(atomic_cap::size_dc, 8);
       break;
-    default: break;  // none of the others' capabilities
+    default:
+      break;  // none of the others' capabilities
   }
   return kOk;
 }
@@ -65,7 +69,8 @@ Status create_cq(Device& device, In in, Out out, CreatedObject* created) {
   const uint32_t bytes = get32(in, cq::kContext, cq::size_code) ? 128 : 64;
   uint32_t dbr_umem = get32(in, cq::kContext, cq::dbr_umem_id);
   if (dbr_umem == 0) dbr_umem = get32(in, cq::kContext, cq::dbr_umem_id_alternative);
-  uint8_t* ring = umem_at(device, get32(in, 0, cq::umem_id), get(in, 0, cq::umem_offset), uint64_t{entries} * bytes);
+  uint8_t* ring = umem_at(device, get32(in, 0, cq::umem_id), get(in, 0, cq::umem_offset),
+                          uint64_t{entries} * bytes);
   uint8_t* doorbell = umem_at(device, dbr_umem, get(in, cq::kContext, cq::dbr_offset), 8);
   if (!ring || !doorbell) return kBadParameter;
   Cq& queue = *connectx::create_cq(device);
@@ -107,11 +112,13 @@ Status create_qp(Device& device, In in, Out out, CreatedObject* created) {
   const uint64_t receive_bytes = uint64_t{receive_entries} << receive_shift;
   uint8_t* ring = umem_at(device, get32(in, 0, qp::umem_id), get(in, 0, qp::umem_offset),
                           receive_bytes + uint64_t{send_blocks} * 64);
-  uint8_t* doorbell = umem_at(device, get32(in, qp::kContext, qp::dbr_umem_id), context(qp::dbr_offset), 8);
+  uint8_t* doorbell =
+      umem_at(device, get32(in, qp::kContext, qp::dbr_umem_id), context(qp::dbr_offset), 8);
   const auto send_cq = device.cqs.find(static_cast<uint32_t>(context(qp::send_cqn)));
   const auto receive_cq = device.cqs.find(static_cast<uint32_t>(context(qp::receive_cqn)));
   const auto srq = device.srqs.find(static_cast<uint32_t>(context(qp::srqn)));
-  if (!ring || !doorbell || send_cq == device.cqs.end() || receive_cq == device.cqs.end()) return kBadParameter;
+  if (!ring || !doorbell || send_cq == device.cqs.end() || receive_cq == device.cqs.end())
+    return kBadParameter;
   if (rq_type == qp::kShared && srq == device.srqs.end()) return kBadResource;
   Qp* pair = connectx::create_qp(device);
   if (!pair) return kLimitExceeded;
@@ -166,7 +173,8 @@ Status modify_qp(Device& device, In in, Out, CreatedObject*) {
       break;
     case kInit2Rtr:
       take_path(*pair, in);
-      if (context(qp::remote_read) || context(qp::remote_write) || context(qp::remote_atomic)) take_access(*pair, in);
+      if (context(qp::remote_read) || context(qp::remote_write) || context(qp::remote_atomic))
+        take_access(*pair, in);
       pair->peer_qpn = static_cast<uint32_t>(context(qp::remote_qpn));
       pair->receive_psn_start = static_cast<uint32_t>(context(qp::next_receive_psn));
       pair->min_rnr_timer = static_cast<uint8_t>(context(qp::min_rnr_nak));
@@ -180,9 +188,14 @@ Status modify_qp(Device& device, In in, Out, CreatedObject*) {
       pair->timeout = static_cast<uint8_t>(get(in, qp::kPath, qp::path_ack_timeout));
       to = QpState::rts;
       break;
-    case k2Err: to = QpState::err; break;
-    case k2Rst: to = QpState::reset; break;
-    default: break;  // RTS2RTS, INIT2INIT: attributes that nothing here depends on
+    case k2Err:
+      to = QpState::err;
+      break;
+    case k2Rst:
+      to = QpState::reset;
+      break;
+    default:
+      break;  // RTS2RTS, INIT2INIT: attributes that nothing here depends on
   }
   return set_qp_state(*pair, to) ? kOk : kBadParameter;
 }
@@ -202,8 +215,10 @@ Status create_rmp(Device& device, In in, Out out, CreatedObject* created) {
   const auto wq = [&](Field field) { return get(in, rmp::kWq, field); };
   const auto entries = 1u << wq(rmp::log_entries);
   const auto shift = static_cast<uint32_t>(wq(rmp::log_stride));
-  uint8_t* ring = umem_at(device, static_cast<uint32_t>(wq(rmp::umem_id)), wq(rmp::umem_offset), uint64_t{entries} << shift);
-  uint8_t* doorbell = umem_at(device, static_cast<uint32_t>(wq(rmp::dbr_umem_id)), wq(rmp::dbr_offset), 8);
+  uint8_t* ring = umem_at(device, static_cast<uint32_t>(wq(rmp::umem_id)), wq(rmp::umem_offset),
+                          uint64_t{entries} << shift);
+  uint8_t* doorbell =
+      umem_at(device, static_cast<uint32_t>(wq(rmp::dbr_umem_id)), wq(rmp::dbr_offset), 8);
   if (!ring || !doorbell || shift < 5) return kBadParameter;
   Srq& srq = *connectx::create_srq(device);
   srq.ring = ring;
@@ -256,7 +271,9 @@ Status alloc_pd(Device& device, In, Out out, CreatedObject* created) {
   return kOk;
 }
 
-Status answer_zeros(Device&, In, Out, CreatedObject*) { return kOk; }
+Status answer_zeros(Device&, In, Out, CreatedObject*) {
+  return kOk;
+}
 
 struct PrmCommand {
   uint16_t opcode;
@@ -295,7 +312,9 @@ int run_prm_command(Device& device, In in, Out out, CreatedObject* created) {
     if (command.opcode != opcode) continue;
     if (command.creates != (created != nullptr)) break;
     if (created) created->opcode = opcode;
-    const Status status = in.size() < command.least_bytes ? kBadInputLength : command.handler(device, in, out, created);
+    const Status status = in.size() < command.least_bytes
+                              ? kBadInputLength
+                              : command.handler(device, in, out, created);
     if (status == kOk) return 0;
     note("%s: command %#x: status %#x", device.config->name.c_str(), opcode, status);
     set(out, 0, kStatus, status);
@@ -311,14 +330,20 @@ int run_prm_command(Device& device, In in, Out out, CreatedObject* created) {
 void destroy_prm_object(Device& device, const DevxObject& object) {
   switch (object.create_opcode) {
     case kCreateCq:
-      if (const auto found = device.cqs.find(object.id); found != device.cqs.end()) destroy_cq(*found->second);
+      if (const auto found = device.cqs.find(object.id); found != device.cqs.end())
+        destroy_cq(*found->second);
       break;
     case kCreateQp:
       if (Qp* pair = device.qp(object.id)) destroy_qp(*pair);
       break;
-    case kCreateRmp: device.srqs.erase(object.id); break;
-    case kCreateMkey: destroy_key(device, object.id); break;
-    default: break;
+    case kCreateRmp:
+      device.srqs.erase(object.id);
+      break;
+    case kCreateMkey:
+      destroy_key(device, object.id);
+      break;
+    default:
+      break;
   }
 }
 

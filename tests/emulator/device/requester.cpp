@@ -16,17 +16,21 @@ constexpr unsigned kBatch = 64;  // WQEs of one queue before the next one has it
 constexpr uint64_t kUnreachableNs = 100'000'000;  // floor of the ACK time-out
 
 // RNR NAK timer codes, in units of 10 us (InfiniBand specification, table 45).
-constexpr uint32_t kRnrTimer10us[32] = {65536, 1,   2,   3,   4,    6,    8,    12,   16,    24,   32,
-                                        48,    64,  96,  128, 192,  256,  384,  512,  768,   1024, 1536,
-                                        2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+constexpr uint32_t kRnrTimer10us[32] = {65536, 1,    2,    3,     4,     6,     8,     12,
+                                        16,    24,   32,   48,    64,    96,    128,   192,
+                                        256,   384,  512,  768,   1024,  1536,  2048,  3072,
+                                        4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
 
 uint32_t needed_access(uint8_t opcode) {
-  const bool writes_here = opcode == MLX5_OPCODE_RDMA_READ ||
-                           (opcode >= MLX5_OPCODE_ATOMIC_CS && opcode <= MLX5_OPCODE_ATOMIC_MASKED_FA);
+  const bool writes_here =
+      opcode == MLX5_OPCODE_RDMA_READ ||
+      (opcode >= MLX5_OPCODE_ATOMIC_CS && opcode <= MLX5_OPCODE_ATOMIC_MASKED_FA);
   return writes_here ? IBV_ACCESS_LOCAL_WRITE : 0;
 }
 
-bool carries_data_out(uint8_t opcode) { return needed_access(opcode) == 0; }
+bool carries_data_out(uint8_t opcode) {
+  return needed_access(opcode) == 0;
+}
 
 uint64_t random_bits() {
   static uint64_t state = config().faults.seed * 0x9e3779b97f4a7c15;
@@ -52,7 +56,8 @@ Destination destination_of(const Qp& qp, const Wqe& wqe) {
   if (qp.datagram()) {
     GidBytes gid;
     memcpy(gid.data(), wqe.address.rgid, gid.size());
-    device = find_device(wqe.address.rlid, gid, wqe.address.global_route || qp.device->config->ethernet);
+    device =
+        find_device(wqe.address.rlid, gid, wqe.address.global_route || qp.device->config->ethernet);
     qpn = wqe.address.qpn;
   }
   if (device < 0) return {device, -1};
@@ -67,7 +72,8 @@ bool local_addresses(Device& device, const Wqe& wqe, SgeList& list) {
     if (wqe.is_inline && data.lkey == MLX5_INVALID_LKEY) {
       if (list.count == kMaxSges) return false;
       list.sges[list.count++] = {data.address, data.length, 0};
-    } else if (!translate(device, data.lkey, data.address, data.length, needed_access(wqe.opcode), list)) {
+    } else if (!translate(device, data.lkey, data.address, data.length, needed_access(wqe.opcode),
+                          list)) {
       return false;
     }
   }
@@ -81,7 +87,8 @@ void gather(const SgeList& list, uint8_t* out) {
   }
 }
 
-void fill_header(const Qp& qp, const Wqe& wqe, Destination destination, uint32_t psn, RequestHeader& header) {
+void fill_header(const Qp& qp, const Wqe& wqe, Destination destination, uint32_t psn,
+                 RequestHeader& header) {
   memset(&header, 0, sizeof header);
   header.source_process = nic().process;
   header.source_qpn = qp.qpn;
@@ -104,7 +111,8 @@ void fill_header(const Qp& qp, const Wqe& wqe, Destination destination, uint32_t
   header.source_lid = qp.device->config->lid;
   header.service_level = qp.datagram() ? wqe.address.service_level : qp.service_level;
   header.traffic_class = qp.datagram() ? wqe.address.traffic_class : qp.traffic_class;
-  header.global_route = qp.datagram() ? (wqe.address.global_route || qp.device->config->ethernet) : qp.peer_global;
+  header.global_route =
+      qp.datagram() ? (wqe.address.global_route || qp.device->config->ethernet) : qp.peer_global;
   // A Q_Key with its top bit set stands for the queue pair's own.
   header.qkey = wqe.address.qkey & 0x80000000u ? qp.qkey : wqe.address.qkey;
   if (!qp.device->config->gids.empty())
@@ -239,9 +247,12 @@ void retire(Qp& qp) {
 
 uint8_t syndrome_of(Nak nak) {
   switch (nak) {
-    case Nak::invalid_request: return MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR;
-    case Nak::remote_access: return MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR;
-    default: return MLX5_CQE_SYNDROME_REMOTE_OP_ERR;
+    case Nak::invalid_request:
+      return MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR;
+    case Nak::remote_access:
+      return MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR;
+    default:
+      return MLX5_CQE_SYNDROME_REMOTE_OP_ERR;
   }
 }
 
@@ -256,14 +267,16 @@ void fail_head(Qp& qp, uint8_t syndrome) {
 }
 
 void send_again(Qp& qp) {
-  if (qp.sent > 0) log_wire(qp, WireEvent::retransmit, qp.inflight.front().psn, static_cast<uint32_t>(qp.sent));
+  if (qp.sent > 0)
+    log_wire(qp, WireEvent::retransmit, qp.inflight.front().psn, static_cast<uint32_t>(qp.sent));
   qp.sent = 0;
 }
 
 // Reads the responder's word. Returns true if it said something new.
 bool take_acknowledgement(Qp& qp, uint64_t now_ns) {
   const Ack ack = Ack::unpack(qp.entry->ack.load(std::memory_order_acquire));
-  if (ack.life != static_cast<uint16_t>(qp.entry->life.load(std::memory_order_relaxed))) return false;
+  if (ack.life != static_cast<uint16_t>(qp.entry->life.load(std::memory_order_relaxed)))
+    return false;
   bool news = false;
   for (Inflight& item : qp.inflight) {
     if (item.local) continue;
@@ -291,7 +304,8 @@ bool take_acknowledgement(Qp& qp, uint64_t now_ns) {
     ++qp.device->counters[packet_seq_err];
     send_again(qp);
   } else {
-    ++qp.device->counters[ack.nak == Nak::remote_access ? req_remote_access_errors : req_remote_invalid_request];
+    ++qp.device->counters[ack.nak == Nak::remote_access ? req_remote_access_errors
+                                                        : req_remote_invalid_request];
     fail_head(qp, syndrome_of(ack.nak));
   }
   return true;
@@ -320,7 +334,9 @@ void check_timeout(Qp& qp, uint64_t now_ns) {
   send_again(qp);
 }
 
-bool link_down(const Qp& qp) { return nic().fabric->devices[qp.device->index].link_down.load() != 0; }
+bool link_down(const Qp& qp) {
+  return nic().fabric->devices[qp.device->index].link_down.load() != 0;
+}
 
 void pace(Qp& qp, const Wqe& wqe, uint64_t now_ns) {
   const double rate = config().faults.gbit_per_s;
@@ -350,19 +366,30 @@ bool fetch_one(Qp& qp) {
   const uint64_t now_ns = monotonic_ns();  // after the doorbell was read: never before the post
   const auto index = static_cast<uint16_t>(qp.fetched);
   decode_wqe(qp.send_ring, qp.send_blocks, index, qp.datagram(), wqe);
-  Inflight item{qp.fetched, 0, index, wqe.opcode, wqe.syndrome, wqe.signaled(), is_local_opcode(wqe.opcode), false, wqe.bytes};
+  Inflight item{qp.fetched,
+                0,
+                index,
+                wqe.opcode,
+                wqe.syndrome,
+                wqe.signaled(),
+                is_local_opcode(wqe.opcode),
+                false,
+                wqe.bytes};
   if (wqe.index != index || wqe.qpn != qp.qpn) {
-    complain("%s: QP %#x: the WQE at index %u is for QP %#x, index %u", qp.device->config->name.c_str(), qp.qpn,
-             index, wqe.qpn, wqe.index);
+    complain("%s: QP %#x: the WQE at index %u is for QP %#x, index %u",
+             qp.device->config->name.c_str(), qp.qpn, index, wqe.qpn, wqe.index);
     item.syndrome = MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR;
   }
   if (item.syndrome == 0 && !item.local) {
-    if (qp.datagram() && wqe.bytes > kDatagramBytes) item.syndrome = MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR;
+    if (qp.datagram() && wqe.bytes > kDatagramBytes)
+      item.syndrome = MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR;
     item.psn = qp.next_psn;
     Sent sent = Sent::yes;
-    if (item.syndrome == 0) sent = qp.datagram() ? send_datagram(qp, wqe) : send_reliable(qp, wqe, item.psn);
+    if (item.syndrome == 0)
+      sent = qp.datagram() ? send_datagram(qp, wqe) : send_reliable(qp, wqe, item.psn);
     if (sent == Sent::later) return false;
-    if (sent == Sent::bad_local_address) item.syndrome = MLX5_CQE_SYNDROME_LOCAL_PROT_ERR;
+    if (sent == Sent::bad_local_address)
+      item.syndrome = MLX5_CQE_SYNDROME_LOCAL_PROT_ERR;
     else if (item.syndrome == 0) {
       qp.next_psn = (qp.next_psn + 1) & kPsnMask;
       count_sent(qp, wqe);
@@ -388,18 +415,22 @@ unsigned run_send_queue(Qp& qp, uint64_t now_ns) {
     work += take_acknowledgement(qp, now_ns);
     if (!qp.inflight.empty()) check_timeout(qp, now_ns);
   }
-  if ((qp.state != QpState::rts && qp.state != QpState::sqd) || now_ns < qp.hold_until_ns || link_down(qp)) return work;
+  if ((qp.state != QpState::rts && qp.state != QpState::sqd) || now_ns < qp.hold_until_ns ||
+      link_down(qp))
+    return work;
   if (!transmit_pending(qp, now_ns)) return work;
   if (qp.state == QpState::sqd) return work;
   const uint16_t posted = doorbell_index(qp);
   unsigned fetched = 0;
-  while (static_cast<uint16_t>(qp.fetched) != posted && fetched < kBatch && qp.state == QpState::rts &&
-         now_ns >= qp.hold_until_ns) {
+  while (static_cast<uint16_t>(qp.fetched) != posted && fetched < kBatch &&
+         qp.state == QpState::rts && now_ns >= qp.hold_until_ns) {
     if (!fetch_one(qp)) break;
     ++fetched;
     // Requests to this very process were served on the spot.
-    if (qp.inflight.front().done) retire(qp);
-    else if (!qp.datagram()) take_acknowledgement(qp, now_ns);
+    if (qp.inflight.front().done)
+      retire(qp);
+    else if (!qp.datagram())
+      take_acknowledgement(qp, now_ns);
   }
   return work + fetched;
 }
@@ -413,7 +444,8 @@ void flush_send_queue(Qp& qp) {
   for (const uint16_t posted = doorbell_index(qp); static_cast<uint16_t>(qp.fetched) != posted;) {
     const auto index = static_cast<uint16_t>(qp.fetched);
     decode_wqe(qp.send_ring, qp.send_blocks, index, qp.datagram(), wqe);
-    const Inflight item{qp.fetched, 0, index, wqe.opcode, MLX5_CQE_SYNDROME_WR_FLUSH_ERR, true, true, true, wqe.bytes};
+    const Inflight item{qp.fetched, 0,    index, wqe.opcode, MLX5_CQE_SYNDROME_WR_FLUSH_ERR,
+                        true,       true, true,  wqe.bytes};
     log_wqe(qp, wqe, item, now_ns);
     qp.fetched += wqe.basic_blocks;
     qp.inflight.push_back(item);

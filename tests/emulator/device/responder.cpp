@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The responder: checks requests in order, moves their data, consumes receives, writes receive
-// completions, and acknowledges only after all that (an early completion would let the sender exit).
+// completions, and acknowledges only after all that (an early completion would let the sender
+// exit).
 #include <infiniband/mlx5dv.h>
 
 #include <cstring>
@@ -12,6 +13,7 @@ namespace connectx {
 namespace {
 
 constexpr unsigned kGrhBytes = 40;
+constexpr unsigned kCqeScatterBytes = 32;
 constexpr uint16_t kPrmEventSrqLastWqe = 0x13;
 
 enum class Verdict { done, not_ready, invalid_request, remote_access, remote_operation };
@@ -23,24 +25,29 @@ struct Receive {
   uint64_t first_address = 0;
   uint32_t first_lkey = 0, segments = 0;
   bool bad_address = false;
+  bool scatter = false;  // the list leads to a buffer for the CQE instead of memory
 };
 
 bool receiving(const Qp& qp) {
-  return qp.state == QpState::rtr || qp.state == QpState::rts || qp.state == QpState::sqd || qp.state == QpState::sqe;
+  return qp.state == QpState::rtr || qp.state == QpState::rts || qp.state == QpState::sqd ||
+         qp.state == QpState::sqe;
 }
 
 const uint8_t* next_receive(const Qp& qp, uint16_t& index) {
   if (qp.srq) {
     const Srq& srq = *qp.srq;
-    const auto posted = static_cast<uint16_t>(be32toh(__atomic_load_n(srq.doorbell, __ATOMIC_ACQUIRE)));
+    const auto posted =
+        static_cast<uint16_t>(be32toh(__atomic_load_n(srq.doorbell, __ATOMIC_ACQUIRE)));
     if (posted == srq.taken) return nullptr;
     index = srq.next;
     return srq.ring + (static_cast<size_t>(srq.next & (srq.entries - 1)) << srq.stride_shift);
   }
-  const auto posted = static_cast<uint16_t>(be32toh(__atomic_load_n(&qp.doorbell[0], __ATOMIC_ACQUIRE)));
+  const auto posted =
+      static_cast<uint16_t>(be32toh(__atomic_load_n(&qp.doorbell[0], __ATOMIC_ACQUIRE)));
   index = static_cast<uint16_t>(qp.receives);
   if (qp.receive_entries == 0 || posted == index) return nullptr;
-  return qp.receive_ring + (static_cast<size_t>(index & (qp.receive_entries - 1)) << qp.receive_shift);
+  return qp.receive_ring +
+         (static_cast<size_t>(index & (qp.receive_entries - 1)) << qp.receive_shift);
 }
 
 // Takes the next receive WQE; false: none is posted.
@@ -49,7 +56,8 @@ bool take_receive(Qp& qp, Receive& receive) {
   if (!wqe) return false;
   const uint32_t first = qp.srq ? qp.srq->segment_offset : 0;
   const uint32_t stride = 1u << (qp.srq ? qp.srq->stride_shift : qp.receive_shift);
-  for (uint32_t at = first; at + sizeof(mlx5_wqe_data_seg) <= stride; at += sizeof(mlx5_wqe_data_seg)) {
+  for (uint32_t at = first; at + sizeof(mlx5_wqe_data_seg) <= stride;
+       at += sizeof(mlx5_wqe_data_seg)) {
     mlx5_wqe_data_seg segment;
     memcpy(&segment, wqe + at, sizeof segment);
     const uint32_t lkey = be32toh(segment.lkey), length = be32toh(segment.byte_count);
@@ -59,7 +67,8 @@ bool take_receive(Qp& qp, Receive& receive) {
       receive.first_address = be64toh(segment.addr);
       receive.first_lkey = lkey;
     }
-    if (!translate(*qp.device, lkey, be64toh(segment.addr), length, IBV_ACCESS_LOCAL_WRITE, receive.list))
+    if (!translate(*qp.device, lkey, be64toh(segment.addr), length, IBV_ACCESS_LOCAL_WRITE,
+                   receive.list))
       receive.bad_address = true;
   }
   if (qp.srq) {
@@ -96,8 +105,8 @@ bool receive_posted(const Qp& qp) {
   return next_receive(qp, index) != nullptr;
 }
 
-void complete_receive(Qp& qp, const RequestHeader& header, uint8_t opcode, const Receive& receive, uint64_t bytes,
-                      uint8_t syndrome) {
+void complete_receive(Qp& qp, const RequestHeader& header, uint8_t opcode, const Receive& receive,
+                      uint64_t bytes, uint8_t syndrome) {
   Completion completion;
   completion.opcode = syndrome ? uint8_t{MLX5_CQE_RESP_ERR} : opcode;
   completion.syndrome = syndrome;
@@ -108,6 +117,8 @@ void complete_receive(Qp& qp, const RequestHeader& header, uint8_t opcode, const
   completion.srqn = receive.srqn;
   completion.source_lid = header.source_lid;
   completion.service_level = header.service_level;
+  if (receive.scatter)
+    completion.scatter_payload = reinterpret_cast<const uint8_t*>(receive.list.sges[0].address);
   if (qp.datagram()) {
     completion.remote_qpn = header.source_qpn;
     completion.global_route = header.global_route;
@@ -141,8 +152,10 @@ bool push(const Request& request, const SgeList& list) {
   return move_bytes(peer, list, request.sges, request.header.sge_count, Direction::to_peer);
 }
 
-bool remote_range(Qp& qp, const RequestHeader& header, uint64_t bytes, uint32_t access, SgeList& list) {
-  return (qp.access & access) && translate(*qp.device, header.rkey, header.remote_address, bytes, access, list);
+bool remote_range(Qp& qp, const RequestHeader& header, uint64_t bytes, uint32_t access,
+                  SgeList& list) {
+  return (qp.access & access) &&
+         translate(*qp.device, header.rkey, header.remote_address, bytes, access, list);
 }
 
 Verdict serve_write(Qp& qp, const Request& request) {
@@ -169,11 +182,20 @@ Verdict serve_send(Qp& qp, const Request& request) {
   if (receive.bad_address || header.length > receive.list.bytes()) {
     const bool too_long = !receive.bad_address;
     if (too_long) ++qp.device->counters[resp_local_length_error];
-    complete_receive(qp, header, 0, receive, 0,
-                     too_long ? MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR : MLX5_CQE_SYNDROME_LOCAL_PROT_ERR);
+    complete_receive(
+        qp, header, 0, receive, 0,
+        too_long ? MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR : MLX5_CQE_SYNDROME_LOCAL_PROT_ERR);
     return too_long ? Verdict::invalid_request : Verdict::remote_operation;
   }
   trim(receive.list, 0, header.length);
+  uint8_t small[kCqeScatterBytes];
+  receive.scatter = qp.scatters_to_cqe && header.length > 0 && header.length <= sizeof small &&
+                    qp.receive_cq->cqe_bytes == sizeof(mlx5_cqe64);
+  if (receive.scatter) {
+    receive.list.count = 1;
+    receive.list.sges[0] = {reinterpret_cast<uint64_t>(small), static_cast<uint32_t>(header.length),
+                            0};
+  }
   if (!pull(request, receive.list)) return Verdict::remote_operation;
   uint8_t opcode = MLX5_CQE_RESP_SEND;
   if (header.opcode == MLX5_OPCODE_SEND_IMM) opcode = MLX5_CQE_RESP_SEND_IMM;
@@ -186,12 +208,14 @@ Verdict serve_read(Qp& qp, const Request& request) {
   const RequestHeader& header = request.header;
   SgeList list;
   if (header.length == 0) return Verdict::done;
-  if (!remote_range(qp, header, header.length, IBV_ACCESS_REMOTE_READ, list)) return Verdict::remote_access;
+  if (!remote_range(qp, header, header.length, IBV_ACCESS_REMOTE_READ, list))
+    return Verdict::remote_access;
   ++qp.device->counters[rx_read_requests];
   return push(request, list) ? Verdict::done : Verdict::remote_operation;
 }
 
-// Adds with the carry broken after each set bit of `boundary` (field-boundary masked fetch-and-add).
+// Adds with the carry broken after each set bit of `boundary` (field-boundary masked
+// fetch-and-add).
 uint64_t add_fields(uint64_t value, uint64_t operand, uint64_t boundary) {
   uint64_t result = 0, carry = 0;
   for (int bit = 0; bit < 64; ++bit) {
@@ -204,8 +228,10 @@ uint64_t add_fields(uint64_t value, uint64_t operand, uint64_t boundary) {
 
 uint64_t atomic_result(const RequestHeader& header, uint64_t old) {
   switch (header.opcode) {
-    case MLX5_OPCODE_ATOMIC_FA: return old + header.operand;
-    case MLX5_OPCODE_ATOMIC_MASKED_FA: return add_fields(old, header.operand, header.operand_mask);
+    case MLX5_OPCODE_ATOMIC_FA:
+      return old + header.operand;
+    case MLX5_OPCODE_ATOMIC_MASKED_FA:
+      return add_fields(old, header.operand, header.operand_mask);
     default:
       if ((old ^ header.compare) & header.compare_mask) return old;
       return (old & ~header.operand_mask) | (header.operand & header.operand_mask);
@@ -216,8 +242,8 @@ template <typename Word>
 uint64_t run_atomic(const RequestHeader& header, uint64_t address) {
   auto* word = reinterpret_cast<Word*>(address);
   Word old = __atomic_load_n(word, __ATOMIC_SEQ_CST);
-  while (!__atomic_compare_exchange_n(word, &old, static_cast<Word>(atomic_result(header, old)), false,
-                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+  while (!__atomic_compare_exchange_n(word, &old, static_cast<Word>(atomic_result(header, old)),
+                                      false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
   }
   return old;
 }
@@ -226,7 +252,8 @@ Verdict serve_atomic(Qp& qp, const Request& request) {
   const RequestHeader& header = request.header;
   if (header.remote_address % header.atomic_bytes != 0) return Verdict::invalid_request;
   SgeList list;
-  if (!remote_range(qp, header, header.atomic_bytes, IBV_ACCESS_REMOTE_ATOMIC, list)) return Verdict::remote_access;
+  if (!remote_range(qp, header, header.atomic_bytes, IBV_ACCESS_REMOTE_ATOMIC, list))
+    return Verdict::remote_access;
   ++qp.device->counters[rx_atomic_requests];
   uint64_t old = header.atomic_bytes == 4 ? run_atomic<uint32_t>(header, list.sges[0].address)
                                           : run_atomic<uint64_t>(header, list.sges[0].address);
@@ -239,12 +266,16 @@ Verdict serve_atomic(Qp& qp, const Request& request) {
 Verdict serve(Qp& qp, const Request& request) {
   switch (request.header.opcode) {
     case MLX5_OPCODE_RDMA_WRITE:
-    case MLX5_OPCODE_RDMA_WRITE_IMM: return serve_write(qp, request);
+    case MLX5_OPCODE_RDMA_WRITE_IMM:
+      return serve_write(qp, request);
     case MLX5_OPCODE_SEND:
     case MLX5_OPCODE_SEND_IMM:
-    case MLX5_OPCODE_SEND_INVAL: return serve_send(qp, request);
-    case MLX5_OPCODE_RDMA_READ: return serve_read(qp, request);
-    default: return serve_atomic(qp, request);
+    case MLX5_OPCODE_SEND_INVAL:
+      return serve_send(qp, request);
+    case MLX5_OPCODE_RDMA_READ:
+      return serve_read(qp, request);
+    default:
+      return serve_atomic(qp, request);
   }
 }
 
@@ -255,11 +286,13 @@ void serve_duplicate(Qp& qp, const Request& request) {
   const RequestHeader& header = request.header;
   if (header.opcode == MLX5_OPCODE_RDMA_READ) {
     serve_read(qp, request);
-  } else if (header.opcode >= MLX5_OPCODE_ATOMIC_CS && header.opcode <= MLX5_OPCODE_ATOMIC_MASKED_FA) {
+  } else if (header.opcode >= MLX5_OPCODE_ATOMIC_CS &&
+             header.opcode <= MLX5_OPCODE_ATOMIC_MASKED_FA) {
     auto& replay = qp.replay[header.psn % 16];
     if (!replay.valid || replay.psn != header.psn) return;
     SgeList answer;
-    answer.sges[answer.count++] = {reinterpret_cast<uint64_t>(&replay.value), header.atomic_bytes, 0};
+    answer.sges[answer.count++] = {reinterpret_cast<uint64_t>(&replay.value), header.atomic_bytes,
+                                   0};
     push(request, answer);
   }
 }
@@ -271,8 +304,9 @@ void acknowledge(Qp& qp, const RequestHeader& header, Nak nak) {
     if (++qp.nak_generation == 0) qp.nak_generation = 1;
     log_wire(qp, WireEvent::nak_sent, qp.expected_psn, static_cast<uint32_t>(nak));
   }
-  requester.ack.store(Ack{qp.expected_psn, static_cast<uint16_t>(header.source_life), nak, qp.nak_generation,
-                          qp.min_rnr_timer}.pack(),
+  requester.ack.store(Ack{qp.expected_psn, static_cast<uint16_t>(header.source_life), nak,
+                          qp.nak_generation, qp.min_rnr_timer}
+                          .pack(),
                       std::memory_order_release);
   if (header.source_process != nic().process) wake_process(*nic().fabric, header.source_process);
 }
@@ -299,7 +333,9 @@ Qp* receiver_of(const RequestHeader& header) {
 void serve_request(const Request& request) {
   const RequestHeader& header = request.header;
   Qp* qp = receiver_of(header);
-  if (!qp || !receiving(*qp) || qp->peer_qpn != header.source_qpn || qp->peer_device != header.source_device) return;
+  if (!qp || !receiving(*qp) || qp->peer_qpn != header.source_qpn ||
+      qp->peer_device != header.source_device)
+    return;
   const uint32_t ahead = (header.psn - qp->expected_psn) & kPsnMask;
   if (ahead != 0) {
     if (ahead >= 0x800000) {
@@ -352,7 +388,8 @@ void serve_datagram(const Datagram& datagram) {
   take_receive(*qp, receive);
   if (receive.bad_address || header.length + kGrhBytes > receive.list.bytes()) {
     complete_receive(*qp, header, 0, receive, 0,
-                     receive.bad_address ? MLX5_CQE_SYNDROME_LOCAL_PROT_ERR : MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR);
+                     receive.bad_address ? MLX5_CQE_SYNDROME_LOCAL_PROT_ERR
+                                         : MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR);
     return;
   }
   // The first 40 bytes are the GRH's place; only its addresses are of interest to receivers.
@@ -364,12 +401,15 @@ void serve_datagram(const Datagram& datagram) {
     memcpy(grh + 8, header.source_gid, 16);
     memcpy(grh + 24, header.destination_gid, 16);
   }
-  Sge parts[2] = {{reinterpret_cast<uint64_t>(grh), kGrhBytes, 0},
-                  {reinterpret_cast<uint64_t>(datagram.payload), static_cast<uint32_t>(header.length), 0}};
+  Sge parts[2] = {
+      {reinterpret_cast<uint64_t>(grh), kGrhBytes, 0},
+      {reinterpret_cast<uint64_t>(datagram.payload), static_cast<uint32_t>(header.length), 0}};
   trim(receive.list, 0, kGrhBytes + header.length);
   move_bytes(nic().pid, receive.list, parts, 2, Direction::from_peer);
-  complete_receive(*qp, header, header.opcode == MLX5_OPCODE_SEND_IMM ? MLX5_CQE_RESP_SEND_IMM : MLX5_CQE_RESP_SEND,
-                   receive, header.length + kGrhBytes, 0);
+  complete_receive(
+      *qp, header,
+      header.opcode == MLX5_OPCODE_SEND_IMM ? MLX5_CQE_RESP_SEND_IMM : MLX5_CQE_RESP_SEND, receive,
+      header.length + kGrhBytes, 0);
   count_received(*qp, header);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What the preloaded library interposes in the workload: the paths that libibverbs, libmlx5 and the
 // applications above them look at, and the device file. Not mmap (the device's pages stand in its
-// memory file at their offsets, so that UCX's own mmap hooks change nothing), not read, poll or close.
+// memory file at their offsets, so that UCX's own mmap hooks change nothing), not read, poll or
+// close.
 //
 // Four path prefixes lead into $SIGMA_CONNECTX_DIR; everything else passes. The PCI domain does not
 // exist on real machines, so that nothing real is hidden.
@@ -30,8 +31,8 @@
 namespace connectx {
 namespace {
 
-constexpr const char* kPrefixes[] = {"/sys/class/infiniband", "/sys/devices/pci00c5:", "/sys/bus/pci/devices/00c5:",
-                                     "/dev/infiniband"};
+constexpr const char* kPrefixes[] = {"/sys/class/infiniband", "/sys/devices/pci00c5:",
+                                     "/sys/bus/pci/devices/00c5:", "/dev/infiniband"};
 constexpr char kDevicePath[] = "/dev/infiniband/uverbs";
 constexpr unsigned kMajor = 231, kFirstMinor = 192;
 constexpr int kNetlinkRdma = 20;
@@ -44,7 +45,9 @@ Function real(const char* name, Unique) {
   return function;
 }
 
-const std::string& root() { return config().dir; }
+const std::string& root() {
+  return config().dir;
+}
 
 bool leads_inside(const char* path) {
   if (!path || path[0] != '/') return false;
@@ -59,7 +62,8 @@ class Path {
  public:
   explicit Path(const char* path) : path_(path) {
     if (!leads_inside(path) || root().empty()) return;
-    if (snprintf(buffer_, sizeof buffer_, "%s%s", root().c_str(), path) < static_cast<int>(sizeof buffer_))
+    if (snprintf(buffer_, sizeof buffer_, "%s%s", root().c_str(), path) <
+        static_cast<int>(sizeof buffer_))
       path_ = buffer_;
   }
   operator const char*() const { return path_; }
@@ -101,14 +105,17 @@ void disguise(struct stat& status, unsigned uverbs) {
   status.st_rdev = makedev(kMajor, kFirstMinor + uverbs);
 }
 
-bool any_device_open() { return nic_running() && !nic().devices.empty(); }
+bool any_device_open() {
+  return nic_running() && !nic().devices.empty();
+}
 
-// Which device a descriptor is, by the inode of its memory file, so that duplicates count too. Costs
-// one system call, and nothing before a device was opened.
+// Which device a descriptor is, by the inode of its memory file, so that duplicates count too.
+// Costs one system call, and nothing before a device was opened.
 Device* device_of(int fd) {
   if (!any_device_open()) return nullptr;
   struct stat status;
-  if (REAL(fstat)(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink != 0) return nullptr;
+  if (REAL(fstat)(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink != 0)
+    return nullptr;
   for (const auto& device : nic().devices) {
     if (device->memory_inode == status.st_ino) return device.get();
   }
@@ -148,58 +155,84 @@ mode_t mode_argument(int flags, va_list arguments) {
 
 using connectx::Path;
 
-#define OPEN_FUNCTION(name)                                                              \
-  EXPORT int name(const char* path, int flags, ...) {                                    \
+#define OPEN_FUNCTION(name)                                                                    \
+  EXPORT int name(const char* path, int flags, ...) {                                          \
     if (const auto* device = connectx::device_of(path)) return connectx::open_device(*device); \
-    va_list arguments;                                                                   \
-    va_start(arguments, flags);                                                          \
-    const mode_t mode = connectx::mode_argument(flags, arguments);                       \
-    va_end(arguments);                                                                   \
-    return REAL(name)(Path(path), flags, mode);                                \
+    va_list arguments;                                                                         \
+    va_start(arguments, flags);                                                                \
+    const mode_t mode = connectx::mode_argument(flags, arguments);                             \
+    va_end(arguments);                                                                         \
+    return REAL(name)(Path(path), flags, mode);                                                \
   }
 OPEN_FUNCTION(open)
 OPEN_FUNCTION(open64)
 
-#define OPENAT_FUNCTION(name)                                                            \
-  EXPORT int name(int directory, const char* path, int flags, ...) {                     \
+#define OPENAT_FUNCTION(name)                                                                  \
+  EXPORT int name(int directory, const char* path, int flags, ...) {                           \
     if (const auto* device = connectx::device_of(path)) return connectx::open_device(*device); \
-    va_list arguments;                                                                   \
-    va_start(arguments, flags);                                                          \
-    const mode_t mode = connectx::mode_argument(flags, arguments);                       \
-    va_end(arguments);                                                                   \
-    return REAL(name)(directory, Path(path), flags, mode);                     \
+    va_list arguments;                                                                         \
+    va_start(arguments, flags);                                                                \
+    const mode_t mode = connectx::mode_argument(flags, arguments);                             \
+    va_end(arguments);                                                                         \
+    return REAL(name)(directory, Path(path), flags, mode);                                     \
   }
 OPENAT_FUNCTION(openat)
 OPENAT_FUNCTION(openat64)
 
 // What _FORTIFY_SOURCE makes of open without a mode.
-EXPORT int __open_2(const char* path, int flags) { return open(path, flags); }
-EXPORT int __open64_2(const char* path, int flags) { return open(path, flags | O_LARGEFILE); }
-EXPORT int __openat_2(int directory, const char* path, int flags) { return openat(directory, path, flags); }
-EXPORT int __openat64_2(int directory, const char* path, int flags) { return openat(directory, path, flags | O_LARGEFILE); }
+EXPORT int __open_2(const char* path, int flags) {
+  return open(path, flags);
+}
+EXPORT int __open64_2(const char* path, int flags) {
+  return open(path, flags | O_LARGEFILE);
+}
+EXPORT int __openat_2(int directory, const char* path, int flags) {
+  return openat(directory, path, flags);
+}
+EXPORT int __openat64_2(int directory, const char* path, int flags) {
+  return openat(directory, path, flags | O_LARGEFILE);
+}
 
-EXPORT FILE* fopen(const char* path, const char* mode) { return REAL(fopen)(Path(path), mode); }
-EXPORT FILE* fopen64(const char* path, const char* mode) { return REAL(fopen64)(Path(path), mode); }
-EXPORT DIR* opendir(const char* path) { return REAL(opendir)(Path(path)); }
-EXPORT int access(const char* path, int mode) { return REAL(access)(Path(path), mode); }
+EXPORT FILE* fopen(const char* path, const char* mode) {
+  return REAL(fopen)(Path(path), mode);
+}
+EXPORT FILE* fopen64(const char* path, const char* mode) {
+  return REAL(fopen64)(Path(path), mode);
+}
+EXPORT DIR* opendir(const char* path) {
+  return REAL(opendir)(Path(path));
+}
+EXPORT int access(const char* path, int mode) {
+  return REAL(access)(Path(path), mode);
+}
 EXPORT ssize_t readlink(const char* path, char* buffer, size_t size) {
   return REAL(readlink)(Path(path), buffer, size);
 }
 EXPORT char* realpath(const char* path, char* resolved) {
   return connectx::hide_root(REAL(realpath)(Path(path), resolved));
 }
-EXPORT char* __realpath_chk(const char* path, char* resolved, size_t) { return realpath(path, resolved); }
+EXPORT char* __realpath_chk(const char* path, char* resolved, size_t) {
+  return realpath(path, resolved);
+}
 
-EXPORT int stat(const char* path, struct stat* status) { return connectx::stat_path(REAL(stat), path, status); }
+EXPORT int stat(const char* path, struct stat* status) {
+  return connectx::stat_path(REAL(stat), path, status);
+}
 EXPORT int stat64(const char* path, struct stat64* status) {
   return connectx::stat_path(REAL(stat64), path, status);
 }
-EXPORT int lstat(const char* path, struct stat* status) { return connectx::stat_path(REAL(lstat), path, status); }
+EXPORT int lstat(const char* path, struct stat* status) {
+  return connectx::stat_path(REAL(lstat), path, status);
+}
 EXPORT int lstat64(const char* path, struct stat64* status) {
   return connectx::stat_path(REAL(lstat64), path, status);
 }
-EXPORT int fstat(int fd, struct stat* status) { return connectx::stat_fd(REAL(fstat), fd, status); }
-EXPORT int fstat64(int fd, struct stat64* status) { return connectx::stat_fd(REAL(fstat64), fd, status); }
+EXPORT int fstat(int fd, struct stat* status) {
+  return connectx::stat_fd(REAL(fstat), fd, status);
+}
+EXPORT int fstat64(int fd, struct stat64* status) {
+  return connectx::stat_fd(REAL(fstat64), fd, status);
+}
 
 // Without RDMA netlink libibverbs finds devices through sysfs.
 EXPORT int socket(int domain, int type, int protocol) {
@@ -217,7 +250,8 @@ EXPORT int ioctl(int fd, unsigned long request, ...) {
   va_end(arguments);
   if (request == RDMA_VERBS_IOCTL) {
     if (connectx::Device* device = connectx::device_of(fd)) {
-      const int error = connectx::dispatch(*device, fd, *static_cast<ib_uverbs_ioctl_hdr*>(argument));
+      const int error =
+          connectx::dispatch(*device, fd, *static_cast<ib_uverbs_ioctl_hdr*>(argument));
       if (error == 0) return 0;
       errno = error;
       return -1;

@@ -17,7 +17,8 @@ namespace connectx {
 
 class Command {
  public:
-  Command(Device& device, int fd, ib_uverbs_ioctl_hdr& header) : device(device), fd_(fd), header_(header) {}
+  Command(Device& device, int fd, ib_uverbs_ioctl_hdr& header)
+      : device(device), fd_(fd), header_(header) {}
 
   Device& device;
   uint32_t object() const { return header_.object_id; }
@@ -36,8 +37,9 @@ class Command {
   std::span<const uint8_t> in(uint16_t id) const {
     const ib_uverbs_attr* attribute = find(id);
     if (!attribute) return {};
-    const void* data = attribute->len <= sizeof attribute->data ? static_cast<const void*>(&attribute->data)
-                                                                : reinterpret_cast<const void*>(attribute->data);
+    const void* data = attribute->len <= sizeof attribute->data
+                           ? static_cast<const void*>(&attribute->data)
+                           : reinterpret_cast<const void*>(attribute->data);
     return {static_cast<const uint8_t*>(data), attribute->len};
   }
   // A fixed-size structure; what the caller's shorter version lacks is zero.
@@ -95,7 +97,8 @@ int invoke_write(Command& command);
 struct CreatedObject {
   uint32_t opcode = 0, id = 0;
 };
-int run_prm_command(Device& device, std::span<const uint8_t> in, std::span<uint8_t> out, CreatedObject* created);
+int run_prm_command(Device& device, std::span<const uint8_t> in, std::span<uint8_t> out,
+                    CreatedObject* created);
 void destroy_prm_object(Device& device, const DevxObject& object);
 
 // The ioctl itself. Takes the device lock.

@@ -44,7 +44,8 @@ int get_context(Command& command) {
   response.max_recv_wr = 32768;
   response.max_srq_recv_wr = 32767;
   response.num_ports = 1;
-  response.comp_mask = MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET | MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS |
+  response.comp_mask = MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET |
+                       MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS |
                        MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS;
   response.response_length = sizeof response;
   response.cqe_version = 1;
@@ -54,7 +55,8 @@ int get_context(Command& command) {
   response.log_uar_size = 12;
   response.num_uars_per_page = 1;
   command.out_struct(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, uint32_t{2});
-  command.out_struct(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, uint64_t{1});  // optional MR access flags
+  command.out_struct(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT,
+                     uint64_t{1});  // optional MR access flags
   command.out_struct(UVERBS_ATTR_UHW_OUT, response);
   return 0;
 }
@@ -99,13 +101,15 @@ int query_gid_entry(Command& command) {
   const uint64_t index = command.in_value(UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX);
   if (command.in_value(UVERBS_ATTR_QUERY_GID_ENTRY_PORT) != 1) return EINVAL;
   if (index >= gids.size()) return ENODATA;
-  command.out_struct(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, gid_entry(*command.device.config, index));
+  command.out_struct(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
+                     gid_entry(*command.device.config, index));
   return 0;
 }
 
 int query_gid_table(Command& command) {
   const auto& gids = command.device.config->gids;
-  const size_t size = command.in_value(UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, sizeof(ib_uverbs_gid_entry));
+  const size_t size =
+      command.in_value(UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, sizeof(ib_uverbs_gid_entry));
   const auto out = command.out_bytes(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES);
   uint64_t count = 0;
   for (; count < gids.size() && (count + 1) * size <= out.size(); ++count) {
@@ -122,11 +126,14 @@ int alloc_async_events(Command& command) {
   EventChannel* channel = create_channel(command.device);
   if (!channel) return EMFILE;
   command.context().async_events = use(channel);
-  command.out_handle(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, static_cast<uint64_t>(channel->read_fd));
+  command.out_handle(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE,
+                     static_cast<uint64_t>(channel->read_fd));
   return 0;
 }
 
-int nothing_to_do(Command&) { return 0; }
+int nothing_to_do(Command&) {
+  return 0;
+}
 
 int destroy_mr(Command& command) {
   // An MR's handle is its key's index.
@@ -139,7 +146,8 @@ int destroy_mr(Command& command) {
 int create_cq(Command& command) {
   const auto driver = command.in_struct<mlx5_ib_create_cq>(UVERBS_ATTR_UHW_IN);
   const auto wanted = command.in_value(UVERBS_ATTR_CREATE_CQ_CQE);
-  if (!driver.buf_addr || !driver.db_addr || wanted == 0 || (driver.cqe_size != 64 && driver.cqe_size != 128))
+  if (!driver.buf_addr || !driver.db_addr || wanted == 0 ||
+      (driver.cqe_size != 64 && driver.cqe_size != 128))
     return EINVAL;
   Cq& cq = *connectx::create_cq(command.device);
   cq.entries = std::bit_ceil(static_cast<uint32_t>(wanted + 1));
@@ -147,7 +155,8 @@ int create_cq(Command& command) {
   cq.ring = pointer(driver.buf_addr);
   cq.doorbell = pointer<volatile uint32_t>(driver.db_addr);
   cq.real_time = driver.flags & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS;
-  cq.ignores_overrun = command.in_value(UVERBS_ATTR_CREATE_CQ_FLAGS) & 2;  // IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN
+  cq.ignores_overrun =
+      command.in_value(UVERBS_ATTR_CREATE_CQ_FLAGS) & 2;  // IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN
   cq.user_handle = command.in_value(UVERBS_ATTR_CREATE_CQ_USER_HANDLE);
   if (const auto* attribute = command.find(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL)) {
     for (const auto& channel : command.device.channels) {
@@ -178,7 +187,8 @@ int destroy_cq(Command& command) {
   ib_uverbs_destroy_cq_resp response{};
   // libibverbs waits until the application acknowledged this many events.
   response.comp_events_reported =
-      cq->events_sent - drain_events(cq->channel, sizeof(ib_uverbs_comp_event_desc), cq->user_handle);
+      cq->events_sent -
+      drain_events(cq->channel, sizeof(ib_uverbs_comp_event_desc), cq->user_handle);
   connectx::destroy_cq(*cq);
   command.out_struct(UVERBS_ATTR_DESTROY_CQ_RESP, response);
   return 0;
@@ -201,9 +211,11 @@ int create_qp(Command& command) {
   Qp& qp = *created;
   qp.type = type;
   qp.async_channel = use(command.context().async_events);
-  qp.cap = {cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data};
+  qp.cap = {cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge,
+            cap.max_inline_data};
   qp.user_index = driver.uidx;
   qp.user_handle = command.in_value(UVERBS_ATTR_CREATE_QP_USER_HANDLE);
+  qp.scatters_to_cqe = config().scatter_to_cqe && (driver.flags & MLX5_QP_FLAG_SCATTER_CQE);
   qp.receive_ring = pointer(driver.buf_addr);
   qp.receive_entries = srq ? 0 : driver.rq_wqe_count;
   qp.receive_shift = driver.rq_wqe_shift;
@@ -228,7 +240,8 @@ int destroy_qp(Command& command) {
   Qp* qp = at(command.device.qps, command.in_handle(UVERBS_ATTR_DESTROY_QP_HANDLE));
   if (!qp) return EINVAL;
   ib_uverbs_destroy_qp_resp response{};
-  const unsigned unread = drain_events(qp->async_channel, sizeof(ib_uverbs_async_event_desc), qp->user_handle);
+  const unsigned unread =
+      drain_events(qp->async_channel, sizeof(ib_uverbs_async_event_desc), qp->user_handle);
   response.events_reported = qp->async_events - std::min(unread, qp->async_events);
   connectx::destroy_qp(*qp);
   command.out_struct(UVERBS_ATTR_DESTROY_QP_RESP, response);
@@ -292,18 +305,21 @@ constexpr Method kMethods[] = {
 
 }  // namespace
 
-std::span<const Method> core_methods() { return kMethods; }
+std::span<const Method> core_methods() {
+  return kMethods;
+}
 
 int dispatch(Device& device, int fd, ib_uverbs_ioctl_hdr& header) {
   Guard guard;
   Command command(device, fd, header);
   for (const auto table : {core_methods(), mlx5_methods()}) {
     for (const Method& method : table) {
-      if (method.object == header.object_id && method.method == header.method_id) return method.handler(command);
+      if (method.object == header.object_id && method.method == header.method_id)
+        return method.handler(command);
     }
   }
-  complain("%s: object %#x, method %#x is not emulated", device.config->name.c_str(), header.object_id,
-           header.method_id);
+  complain("%s: object %#x, method %#x is not emulated", device.config->name.c_str(),
+           header.object_id, header.method_id);
   return EOPNOTSUPP;
 }
 

@@ -22,12 +22,14 @@ int alloc_uar(Command& command) {
   Device& device = command.device;
   const uint32_t page = nic().fabric->devices[device.index].next_uar.fetch_add(1) % kUarPages + 1;
   const uint64_t offset = (kFirstUarPage + page) << kPageShift;
-  void* memory = mmap(nullptr, kPageBytes, PROT_READ, MAP_SHARED, device.memory_fd, static_cast<off_t>(offset));
+  void* memory = mmap(nullptr, kPageBytes, PROT_READ, MAP_SHARED, device.memory_fd,
+                      static_cast<off_t>(offset));
   if (memory == MAP_FAILED) return errno;
   const uint32_t handle = device.next_handle++;
   device.uar_pages[handle] = static_cast<const volatile uint8_t*>(memory);
   command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, offset);
-  command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, uint64_t{kPageBytes});  // u32 or u64: little-endian
+  command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
+                     uint64_t{kPageBytes});  // u32 or u64: little-endian
   command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, page);
   command.out_handle(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, handle);
   return 0;
@@ -35,7 +37,8 @@ int alloc_uar(Command& command) {
 
 int destroy_uar(Command& command) {
   auto& pages = command.device.uar_pages;
-  const auto found = pages.find(static_cast<uint32_t>(command.in_handle(MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE)));
+  const auto found =
+      pages.find(static_cast<uint32_t>(command.in_handle(MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE)));
   if (found == pages.end()) return EINVAL;
   munmap(const_cast<uint8_t*>(found->second), kPageBytes);
   pages.erase(found);
@@ -67,8 +70,9 @@ int devx_query_uar(Command& command) {
 
 int devx_create(Command& command) {
   CreatedObject created;
-  const int error = run_prm_command(command.device, command.in(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN),
-                                    command.out_bytes(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT), &created);
+  const int error =
+      run_prm_command(command.device, command.in(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN),
+                      command.out_bytes(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT), &created);
   if (error) return error;
   const uint32_t handle = command.device.next_handle++;
   command.device.devx_objects[handle] = {created.opcode, created.id};
@@ -78,9 +82,11 @@ int devx_create(Command& command) {
 
 int devx_destroy(Command& command) {
   Device& device = command.device;
-  const auto found = device.devx_objects.find(static_cast<uint32_t>(command.in_handle(MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE)));
+  const auto found = device.devx_objects.find(
+      static_cast<uint32_t>(command.in_handle(MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE)));
   if (found == device.devx_objects.end()) return EINVAL;
-  std::erase_if(device.devx_subscriptions, [&](const auto& s) { return s.object == found->second.id; });
+  std::erase_if(device.devx_subscriptions,
+                [&](const auto& s) { return s.object == found->second.id; });
   destroy_prm_object(device, found->second);
   device.devx_objects.erase(found);
   return 0;
@@ -99,7 +105,8 @@ int devx_query(Command& command) {
 int devx_alloc_event_fd(Command& command) {
   const EventChannel* channel = create_channel(command.device);
   if (!channel) return EMFILE;
-  command.out_handle(MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE, static_cast<uint64_t>(channel->read_fd));
+  command.out_handle(MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE,
+                     static_cast<uint64_t>(channel->read_fd));
   return 0;
 }
 
@@ -114,8 +121,9 @@ int devx_subscribe(Command& command) {
     for (size_t i = 0; i + 2 <= types.size(); i += 2) {
       uint16_t type;
       memcpy(&type, types.data() + i, sizeof type);
-      device.devx_subscriptions.push_back({channel.get(), command.in_value(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE),
-                                           object->second.id, type});
+      device.devx_subscriptions.push_back(
+          {channel.get(), command.in_value(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE),
+           object->second.id, type});
     }
   }
   return 0;
@@ -125,14 +133,16 @@ int umem_register(Command& command) {
   Device& device = command.device;
   if (command.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) return EOPNOTSUPP;
   const uint32_t id = device.next_handle++;
-  device.umems[id] = {command.in_value(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR), command.in_value(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN)};
+  device.umems[id] = {command.in_value(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR),
+                      command.in_value(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN)};
   command.out_struct(MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID, id);
   command.out_handle(MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE, id);
   return 0;
 }
 
 int umem_deregister(Command& command) {
-  command.device.umems.erase(static_cast<uint32_t>(command.in_handle(MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE)));
+  command.device.umems.erase(
+      static_cast<uint32_t>(command.in_handle(MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE)));
   return 0;
 }
 
@@ -148,13 +158,16 @@ constexpr Method kMethods[] = {
     {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_DESTROY, devx_destroy},
     {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_MODIFY, devx_modify},
     {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_QUERY, devx_query},
-    {MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD, MLX5_IB_METHOD_DEVX_ASYNC_EVENT_FD_ALLOC, devx_alloc_event_fd},
+    {MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD, MLX5_IB_METHOD_DEVX_ASYNC_EVENT_FD_ALLOC,
+     devx_alloc_event_fd},
     {MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_REG, umem_register},
     {MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_DEREG, umem_deregister},
 };
 
 }  // namespace
 
-std::span<const Method> mlx5_methods() { return kMethods; }
+std::span<const Method> mlx5_methods() {
+  return kMethods;
+}
 
 }  // namespace connectx

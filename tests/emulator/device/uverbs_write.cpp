@@ -98,7 +98,8 @@ void log_mr(const Device& device, const MemoryKey& key) {
 }
 
 int reg_mr(Command& command, const ib_uverbs_reg_mr& request) {
-  if (request.start == 0 && request.length == ~uint64_t{0}) return EOPNOTSUPP;  // implicit on-demand paging
+  if (request.start == 0 && request.length == ~uint64_t{0})
+    return EOPNOTSUPP;  // implicit on-demand paging
   MemoryKey& key = *create_key(command.device);
   key.address = request.start;
   key.length = request.length;
@@ -261,7 +262,8 @@ int resize_cq(Command& command, const ib_uverbs_resize_cq& request) {
   if (found == command.device.cqs.end() || !driver.buf_addr) return EINVAL;
   if (request.cqe == 0) return EINVAL;
   Cq& cq = *found->second;
-  connectx::resize_cq(cq, reinterpret_cast<uint8_t*>(driver.buf_addr), std::bit_ceil(request.cqe + 1), driver.cqe_size);
+  connectx::resize_cq(cq, reinterpret_cast<uint8_t*>(driver.buf_addr),
+                      std::bit_ceil(request.cqe + 1), driver.cqe_size);
   ib_uverbs_resize_cq_resp response{};
   response.cqe = cq.entries - 1;
   command.out_struct(UVERBS_ATTR_CORE_OUT, response);
@@ -278,16 +280,24 @@ constexpr WriteCommand kCommands[] = {
     {IB_USER_VERBS_CMD_QUERY_DEVICE, false, query_device},
     {IB_USER_VERBS_EX_CMD_QUERY_DEVICE, true, query_device_ex},
     {IB_USER_VERBS_CMD_ALLOC_PD, false, alloc_pd},
-    {IB_USER_VERBS_CMD_REG_MR, false, [](Command& c) { return with_input<ib_uverbs_reg_mr>(c, reg_mr); }},
-    {IB_USER_VERBS_CMD_REREG_MR, false, [](Command& c) { return with_input<ib_uverbs_rereg_mr>(c, rereg_mr); }},
+    {IB_USER_VERBS_CMD_REG_MR, false,
+     [](Command& c) { return with_input<ib_uverbs_reg_mr>(c, reg_mr); }},
+    {IB_USER_VERBS_CMD_REREG_MR, false,
+     [](Command& c) { return with_input<ib_uverbs_rereg_mr>(c, rereg_mr); }},
     {IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, false, create_comp_channel},
-    {IB_USER_VERBS_CMD_MODIFY_QP, false, [](Command& c) { return with_input<ib_uverbs_modify_qp>(c, modify_qp); }},
+    {IB_USER_VERBS_CMD_MODIFY_QP, false,
+     [](Command& c) { return with_input<ib_uverbs_modify_qp>(c, modify_qp); }},
     {IB_USER_VERBS_EX_CMD_MODIFY_QP, true, modify_qp_ex},
-    {IB_USER_VERBS_CMD_QUERY_QP, false, [](Command& c) { return with_input<ib_uverbs_query_qp>(c, query_qp); }},
-    {IB_USER_VERBS_CMD_CREATE_AH, false, [](Command& c) { return with_input<ib_uverbs_create_ah>(c, create_ah); }},
-    {IB_USER_VERBS_CMD_QUERY_SRQ, false, [](Command& c) { return with_input<ib_uverbs_query_srq>(c, query_srq); }},
-    {IB_USER_VERBS_CMD_MODIFY_SRQ, false, [](Command& c) { return with_input<ib_uverbs_modify_srq>(c, modify_srq); }},
-    {IB_USER_VERBS_CMD_RESIZE_CQ, false, [](Command& c) { return with_input<ib_uverbs_resize_cq>(c, resize_cq); }},
+    {IB_USER_VERBS_CMD_QUERY_QP, false,
+     [](Command& c) { return with_input<ib_uverbs_query_qp>(c, query_qp); }},
+    {IB_USER_VERBS_CMD_CREATE_AH, false,
+     [](Command& c) { return with_input<ib_uverbs_create_ah>(c, create_ah); }},
+    {IB_USER_VERBS_CMD_QUERY_SRQ, false,
+     [](Command& c) { return with_input<ib_uverbs_query_srq>(c, query_srq); }},
+    {IB_USER_VERBS_CMD_MODIFY_SRQ, false,
+     [](Command& c) { return with_input<ib_uverbs_modify_srq>(c, modify_srq); }},
+    {IB_USER_VERBS_CMD_RESIZE_CQ, false,
+     [](Command& c) { return with_input<ib_uverbs_resize_cq>(c, resize_cq); }},
     {IB_USER_VERBS_CMD_ATTACH_MCAST, false, [](Command&) { return 0; }},
     {IB_USER_VERBS_CMD_DETACH_MCAST, false, [](Command&) { return 0; }},
     {IB_USER_VERBS_EX_CMD_MODIFY_CQ, true, [](Command&) { return 0; }},

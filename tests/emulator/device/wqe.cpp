@@ -84,8 +84,8 @@ struct Quad32 {
 void decode_atomic(SegmentReader& reader, Wqe& wqe) {
   wqe.atomic_bytes = 8;
   wqe.operand_mask = wqe.compare_mask = ~uint64_t{0};
-  const bool extended = wqe.opcode == MLX5_OPCODE_ATOMIC_MASKED_CS ||
-                        wqe.opcode == MLX5_OPCODE_ATOMIC_MASKED_FA;
+  const bool extended =
+      wqe.opcode == MLX5_OPCODE_ATOMIC_MASKED_CS || wqe.opcode == MLX5_OPCODE_ATOMIC_MASKED_FA;
   if (!extended) {
     const auto segment = reader.take<mlx5_wqe_atomic_seg>();
     wqe.operand = be64toh(segment.swap_add);
@@ -147,7 +147,8 @@ void decode_inline(SegmentReader& reader, Wqe& wqe) {
 }  // namespace
 
 bool is_local_opcode(uint8_t opcode) {
-  return opcode == MLX5_OPCODE_NOP || opcode == MLX5_OPCODE_UMR || opcode == MLX5_OPCODE_LOCAL_INVAL;
+  return opcode == MLX5_OPCODE_NOP || opcode == MLX5_OPCODE_UMR ||
+         opcode == MLX5_OPCODE_LOCAL_INVAL;
 }
 
 void decode_wqe(const uint8_t* ring, uint32_t blocks, uint16_t index, bool datagram, Wqe& wqe) {

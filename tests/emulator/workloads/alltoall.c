@@ -29,13 +29,17 @@ static uint8_t *out, *in;
 static struct ibv_mr *out_mr, *in_mr;
 static struct ibv_qp* qps[kMaxRanks];
 
-static int blocks(int from, int to) { return from == 0 && to == 1 ? kSkew : 1; }
+static int blocks(int from, int to) {
+  return from == 0 && to == 1 ? kSkew : 1;
+}
 
 static uint8_t pattern(int from, int to, int round, int block, size_t at) {
   return (uint8_t)(from * 31 + to * 7 + round * 3 + block * 101 + at * 13 + (at >> 8));
 }
 
-static uint8_t* in_block(int from, int block) { return in + ((size_t)from * kSkew + block) * bytes; }
+static uint8_t* in_block(int from, int block) {
+  return in + ((size_t)from * kSkew + block) * bytes;
+}
 
 static void wait_for(const char* path) {
   const time_t deadline = time(NULL) + kPatience_s;
@@ -52,7 +56,8 @@ static void publish(const char* what, const void* data, size_t size) {
   snprintf(path, sizeof path, "%s/%s.%d", directory, what, rank);
   snprintf(temporary, sizeof temporary, "%s.new", path);
   FILE* file = fopen(temporary, "w");
-  require(file && fwrite(data, size, 1, file) == 1 && !fclose(file) && !rename(temporary, path), "cannot write %s", path);
+  require(file && fwrite(data, size, 1, file) == 1 && !fclose(file) && !rename(temporary, path),
+          "cannot write %s", path);
 }
 
 static void collect(const char* what, int from, void* data, size_t size) {
@@ -82,7 +87,8 @@ static void connect_all(struct peer peers[kMaxRanks]) {
     struct peer theirs[kMaxRanks];
     collect("queues", to, theirs, sizeof theirs);
     peers[to] = theirs[rank];
-    to_rts(qps[to], &node, &node, peers[to].qpn, 100 + (uint32_t)rank, 100 + (uint32_t)to, kPatient);
+    to_rts(qps[to], &node, &node, peers[to].qpn, 100 + (uint32_t)rank, 100 + (uint32_t)to,
+           kPatient);
   }
   publish("connected", "1", 1);
   char ready;
@@ -94,10 +100,17 @@ static void post_block(int to, const struct peer* peer, int round, int block) {
   uint8_t* data = out + ((size_t)to * kSkew + block) * bytes;
   for (size_t i = 0; i < bytes; ++i) data[i] = pattern(rank, to, round, block, i);
   struct ibv_sge sge = {(uintptr_t)data, (uint32_t)bytes, out_mr->lkey};
-  struct ibv_send_wr notify = {.wr_id = (uint64_t)round << 16 | (uint64_t)to << 8 | 1, .opcode = IBV_WR_SEND_WITH_IMM,
-                               .send_flags = IBV_SEND_SIGNALED, .imm_data = htobe32((uint32_t)(round << 8 | block))};
-  struct ibv_send_wr write = {.wr_id = (uint64_t)round << 16 | (uint64_t)to << 8, .sg_list = &sge, .num_sge = 1,
-                              .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .next = &notify}, *bad;
+  struct ibv_send_wr notify = {.wr_id = (uint64_t)round << 16 | (uint64_t)to << 8 | 1,
+                               .opcode = IBV_WR_SEND_WITH_IMM,
+                               .send_flags = IBV_SEND_SIGNALED,
+                               .imm_data = htobe32((uint32_t)(round << 8 | block))};
+  struct ibv_send_wr write = {.wr_id = (uint64_t)round << 16 | (uint64_t)to << 8,
+                              .sg_list = &sge,
+                              .num_sge = 1,
+                              .opcode = IBV_WR_RDMA_WRITE,
+                              .send_flags = IBV_SEND_SIGNALED,
+                              .next = &notify},
+                     *bad;
   write.wr.rdma.remote_addr = peer->block + (uint64_t)block * bytes;
   write.wr.rdma.rkey = peer->rkey;
   require(!ibv_post_send(qps[to], &write, &bad), "cannot post");
@@ -107,7 +120,8 @@ static void check_block(int from, uint32_t imm) {
   const int round = (int)(imm >> 8), block = (int)(imm & 0xff);
   const uint8_t* data = in_block(from, block);
   for (size_t i = 0; i < bytes; ++i)
-    require(data[i] == pattern(from, rank, round, block, i), "rank %d: a wrong byte from rank %d in round %d", rank, from, round);
+    require(data[i] == pattern(from, rank, round, block, i),
+            "rank %d: a wrong byte from rank %d in round %d", rank, from, round);
 }
 
 static int rank_of(uint32_t qpn) {

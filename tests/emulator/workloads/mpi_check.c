@@ -42,7 +42,8 @@ static void ring(int messages, size_t bytes) {
     MPI_Irecv(in, (int)bytes, MPI_BYTE, before, round, MPI_COMM_WORLD, &requests[0]);
     MPI_Isend(out, (int)bytes, MPI_BYTE, next, round, MPI_COMM_WORLD, &requests[1]);
     MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
-    for (size_t i = 0; i < bytes; ++i) check(in[i] == pattern(before, rank, i, round), "the ring", i);
+    for (size_t i = 0; i < bytes; ++i)
+      check(in[i] == pattern(before, rank, i, round), "the ring", i);
   }
   free(out);
   free(in);
@@ -51,8 +52,8 @@ static void ring(int messages, size_t bytes) {
 static void one_sided(void) {
   uint64_t* memory;
   MPI_Win window;
-  MPI_Win_allocate((MPI_Aint)((ranks + 1) * sizeof *memory), sizeof *memory, MPI_INFO_NULL, MPI_COMM_WORLD, &memory,
-                   &window);
+  MPI_Win_allocate((MPI_Aint)((ranks + 1) * sizeof *memory), sizeof *memory, MPI_INFO_NULL,
+                   MPI_COMM_WORLD, &memory, &window);
   for (int i = 0; i <= ranks; ++i) memory[i] = 0;
   MPI_Barrier(MPI_COMM_WORLD);
   MPI_Win_lock_all(0, window);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Queue pairs that come and go: ROUNDS times, a pair is made, connected, writes WRITES messages of 8
-// bytes and is destroyed. The completion queue is shared by all and outlives them; every second
+// Queue pairs that come and go: ROUNDS times, a pair is made, connected, writes WRITES messages of
+// 8 bytes and is destroyed. The completion queue is shared by all and outlives them; every second
 // round ends with completions that nobody polled.
 //
 //     verbs_churn DEVICE ROUNDS WRITES
@@ -22,8 +22,12 @@ int main(int argc, char** argv) {
     for (long i = 0; i < writes; ++i) {
       memory[i] = (uint64_t)(round * writes + i);
       struct ibv_sge sge = {(uintptr_t)&memory[i], 8, mr->lkey};
-      struct ibv_send_wr wr = {.wr_id = (uint64_t)i, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-                               .send_flags = IBV_SEND_SIGNALED}, *bad;
+      struct ibv_send_wr wr = {.wr_id = (uint64_t)i,
+                               .sg_list = &sge,
+                               .num_sge = 1,
+                               .opcode = IBV_WR_RDMA_WRITE,
+                               .send_flags = IBV_SEND_SIGNALED},
+                         *bad;
       wr.wr.rdma.remote_addr = (uintptr_t)arrived;
       wr.wr.rdma.rkey = mr->rkey;
       require(!ibv_post_send(a, &wr, &bad), "cannot post");
@@ -32,7 +36,9 @@ int main(int argc, char** argv) {
     struct ibv_wc wc[kDepth];
     if (round % 2) {
       poll_exactly(node.cq, (int)writes, wc);
-      for (long i = 0; i < writes; ++i) require(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id == (uint64_t)i, "status %d", wc[i].status);
+      for (long i = 0; i < writes; ++i)
+        require(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id == (uint64_t)i, "status %d",
+                wc[i].status);
       require(*arrived == last, "round %ld: %lu arrived", round, (unsigned long)*arrived);
     } else {
       const time_t deadline = time(NULL) + 60;

@@ -11,7 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-static inline void __attribute__((format(printf, 2, 3))) require(int good, const char* format, ...) {
+static inline void __attribute__((format(printf, 2, 3)))
+require(int good, const char* format, ...) {
   if (good) return;
   va_list arguments;
   va_start(arguments, format);
@@ -58,10 +59,17 @@ static inline void close_node(struct node* node) {
   require(!ibv_close_device(node->context), "cannot close the device");
 }
 
-static inline struct ibv_qp* create_rc(struct node* node, struct ibv_srq* srq, int max_wr, int max_sge, int max_inline) {
-  struct ibv_qp_init_attr init = {.send_cq = node->cq, .recv_cq = node->cq, .srq = srq, .qp_type = IBV_QPT_RC,
-                                  .cap = {.max_send_wr = max_wr, .max_recv_wr = srq ? 0 : max_wr, .max_send_sge = max_sge,
-                                          .max_recv_sge = srq ? 0 : max_sge, .max_inline_data = max_inline}};
+static inline struct ibv_qp* create_rc(struct node* node, struct ibv_srq* srq, int max_wr,
+                                       int max_sge, int max_inline) {
+  struct ibv_qp_init_attr init = {.send_cq = node->cq,
+                                  .recv_cq = node->cq,
+                                  .srq = srq,
+                                  .qp_type = IBV_QPT_RC,
+                                  .cap = {.max_send_wr = max_wr,
+                                          .max_recv_wr = srq ? 0 : max_wr,
+                                          .max_send_sge = max_sge,
+                                          .max_recv_sge = srq ? 0 : max_sge,
+                                          .max_inline_data = max_inline}};
   struct ibv_qp* qp = ibv_create_qp(node->pd, &init);
   require(qp != NULL, "cannot create a QP");
   return qp;
@@ -73,33 +81,47 @@ struct path_options {
 static const struct path_options kPatient = {14, 7, 7, 1};
 
 static inline void to_init(struct ibv_qp* qp) {
-  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1,
-                             .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC};
-  require(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "to INIT");
+  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
+                             .port_num = 1,
+                             .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                                IBV_ACCESS_REMOTE_ATOMIC};
+  require(!ibv_modify_qp(qp, &attr,
+                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+          "to INIT");
 }
 
-static inline void to_rts(struct ibv_qp* qp, const struct node* own, const struct node* peer, uint32_t peer_qpn, uint32_t psn,
-                          uint32_t peer_psn, struct path_options options) {
-  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer_qpn, .rq_psn = peer_psn,
-                             .max_dest_rd_atomic = 16, .min_rnr_timer = options.min_rnr_timer,
-                             .ah_attr = {.dlid = peer->port.lid, .port_num = 1, .is_global = own->is_global}};
+static inline void to_rts(struct ibv_qp* qp, const struct node* own, const struct node* peer,
+                          uint32_t peer_qpn, uint32_t psn, uint32_t peer_psn,
+                          struct path_options options) {
+  struct ibv_qp_attr attr = {
+      .qp_state = IBV_QPS_RTR,
+      .path_mtu = IBV_MTU_1024,
+      .dest_qp_num = peer_qpn,
+      .rq_psn = peer_psn,
+      .max_dest_rd_atomic = 16,
+      .min_rnr_timer = options.min_rnr_timer,
+      .ah_attr = {.dlid = peer->port.lid, .port_num = 1, .is_global = own->is_global}};
   attr.ah_attr.grh.dgid = peer->gid;
   attr.ah_attr.grh.sgid_index = own->gid_index;
   attr.ah_attr.grh.hop_limit = 64;
-  require(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                        IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "to RTR");
+  require(!ibv_modify_qp(qp, &attr,
+                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                             IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+          "to RTR");
   attr.qp_state = IBV_QPS_RTS;
   attr.timeout = options.timeout;
   attr.retry_cnt = options.retry_cnt;
   attr.rnr_retry = options.rnr_retry;
   attr.sq_psn = psn;
   attr.max_rd_atomic = 16;
-  require(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                                        IBV_QP_MAX_QP_RD_ATOMIC), "to RTS");
+  require(!ibv_modify_qp(qp, &attr,
+                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                             IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
+          "to RTS");
 }
 
-static inline void connect_pair(struct ibv_qp* a, const struct node* a_node, struct ibv_qp* b, const struct node* b_node,
-                                struct path_options options) {
+static inline void connect_pair(struct ibv_qp* a, const struct node* a_node, struct ibv_qp* b,
+                                const struct node* b_node, struct path_options options) {
   to_init(a);
   to_init(b);
   to_rts(a, a_node, b_node, b->qp_num, 0xfffff0, 0x123456, options);  // one PSN wraps soon
@@ -127,8 +149,9 @@ static inline void poll_exactly(struct ibv_cq* cq, int count, struct ibv_wc* com
 }
 
 static inline struct ibv_mr* reg(struct node* node, void* memory, size_t bytes) {
-  struct ibv_mr* mr = ibv_reg_mr(node->pd, memory, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                                              IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+  struct ibv_mr* mr = ibv_reg_mr(node->pd, memory, bytes,
+                                 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                     IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
   require(mr != NULL, "cannot register memory");
   return mr;
 }

@@ -10,9 +10,13 @@
 enum { kBuffer = 1 << 20, kMaxMessage = 20000, kMaxSge = 6, kInline = 200, kKinds = 8 };
 
 enum kind { kWrite, kWriteImm, kSend, kSendImm, kRead, kCas, kFadd, kInlineWrite };
-static const char* const kNames[kKinds] = {"RDMA_WRITE", "RDMA_WRITE_IMM", "SEND", "SEND_IMM", "RDMA_READ", "ATOMIC_CS", "ATOMIC_FA", "RDMA_WRITE"};
-static const enum ibv_wr_opcode kOpcodes[kKinds] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-                                                    IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_WRITE};
+static const char* const kNames[kKinds] = {"RDMA_WRITE", "RDMA_WRITE_IMM", "SEND",
+                                           "SEND_IMM",   "RDMA_READ",      "ATOMIC_CS",
+                                           "ATOMIC_FA",  "RDMA_WRITE"};
+static const enum ibv_wr_opcode kOpcodes[kKinds] = {
+    IBV_WR_RDMA_WRITE,           IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM,        IBV_WR_RDMA_READ,           IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_WRITE};
 
 static uint64_t random_state;
 static uint32_t next_random(uint32_t below) {
@@ -51,7 +55,8 @@ static struct operation choose(void) {
 
 static void fill_local(const struct operation* op) {
   for (uint32_t i = 0; i < op->sges; ++i)
-    for (uint32_t k = 0; k < op->sge[i].length; ++k) ((uint8_t*)(uintptr_t)op->sge[i].addr)[k] = (uint8_t)next_random(256);
+    for (uint32_t k = 0; k < op->sge[i].length; ++k)
+      ((uint8_t*)(uintptr_t)op->sge[i].addr)[k] = (uint8_t)next_random(256);
 }
 
 static void gather(const struct operation* op, uint8_t* out) {
@@ -61,9 +66,12 @@ static void gather(const struct operation* op, uint8_t* out) {
   }
 }
 
-static int consumes_receive(enum kind kind) { return kind == kWriteImm || kind == kSend || kind == kSendImm; }
+static int consumes_receive(enum kind kind) {
+  return kind == kWriteImm || kind == kSend || kind == kSendImm;
+}
 
-static void run_one(struct ibv_qp* a, struct ibv_qp* b, struct ibv_cq* a_cq, struct ibv_cq* b_cq, uint64_t id) {
+static void run_one(struct ibv_qp* a, struct ibv_qp* b, struct ibv_cq* a_cq, struct ibv_cq* b_cq,
+                    uint64_t id) {
   struct operation op = choose();
   uint8_t* const target = remote + op.remote_offset;
   uint8_t* const expected = model + op.remote_offset;
@@ -73,9 +81,13 @@ static void run_one(struct ibv_qp* a, struct ibv_qp* b, struct ibv_cq* a_cq, str
     struct ibv_recv_wr receive = {.wr_id = ~id, .sg_list = &place, .num_sge = 1}, *bad;
     require(!ibv_post_recv(b, &receive, &bad), "cannot post a receive");
   }
-  struct ibv_send_wr wr = {.wr_id = id, .sg_list = op.sge, .num_sge = (int)op.sges, .opcode = kOpcodes[op.kind],
-                           .send_flags = IBV_SEND_SIGNALED | (op.kind == kInlineWrite ? IBV_SEND_INLINE : 0),
-                           .imm_data = htobe32(op.imm)};
+  struct ibv_send_wr wr = {
+      .wr_id = id,
+      .sg_list = op.sge,
+      .num_sge = (int)op.sges,
+      .opcode = kOpcodes[op.kind],
+      .send_flags = IBV_SEND_SIGNALED | (op.kind == kInlineWrite ? IBV_SEND_INLINE : 0),
+      .imm_data = htobe32(op.imm)};
   if (op.kind == kCas || op.kind == kFadd) {
     memcpy(&op.before, expected, 8);
     op.operand = ((uint64_t)next_random(1u << 31) << 32) | next_random(1u << 31);
@@ -95,28 +107,35 @@ static void run_one(struct ibv_qp* a, struct ibv_qp* b, struct ibv_cq* a_cq, str
 
   struct ibv_wc wc;
   poll_exactly(a_cq, 1, &wc);
-  require(wc.status == IBV_WC_SUCCESS && wc.wr_id == id, "%s: status %d, id %lu", kNames[op.kind], wc.status, (unsigned long)wc.wr_id);
+  require(wc.status == IBV_WC_SUCCESS && wc.wr_id == id, "%s: status %d, id %lu", kNames[op.kind],
+          wc.status, (unsigned long)wc.wr_id);
   if (consumes_receive(op.kind)) {
     poll_exactly(b_cq, 1, &wc);
     require(wc.status == IBV_WC_SUCCESS && wc.wr_id == ~id, "a receive: status %d", wc.status);
     require(wc.byte_len == op.length, "a receive: %u bytes instead of %u", wc.byte_len, op.length);
-    require(op.kind == kSend ? !(wc.wc_flags & IBV_WC_WITH_IMM) : ((wc.wc_flags & IBV_WC_WITH_IMM) && be32toh(wc.imm_data) == op.imm),
+    require(op.kind == kSend ? !(wc.wc_flags & IBV_WC_WITH_IMM)
+                             : ((wc.wc_flags & IBV_WC_WITH_IMM) && be32toh(wc.imm_data) == op.imm),
             "a receive: wrong immediate data");
   }
   uint8_t bytes[kMaxMessage];
   gather(&op, bytes);
   if (op.kind == kRead) {
-    require(!memcmp(bytes, expected, op.length), "operation %lu: %u bytes were read wrongly", (unsigned long)id, op.length);
+    require(!memcmp(bytes, expected, op.length), "operation %lu: %u bytes were read wrongly",
+            (unsigned long)id, op.length);
     return;
   }
   if (op.kind == kCas || op.kind == kFadd) {
-    require(!memcmp(bytes, &op.before, 8), "operation %lu: an atomic returned the wrong value", (unsigned long)id);
-    const uint64_t after = op.kind == kFadd ? op.before + op.operand : op.compare == op.before ? op.operand : op.before;
+    require(!memcmp(bytes, &op.before, 8), "operation %lu: an atomic returned the wrong value",
+            (unsigned long)id);
+    const uint64_t after = op.kind == kFadd          ? op.before + op.operand
+                           : op.compare == op.before ? op.operand
+                                                     : op.before;
     memcpy(expected, &after, 8);
   } else {
     memcpy(expected, bytes, op.length);
   }
-  require(!memcmp(target, expected, op.length), "operation %lu (%s): wrong bytes arrived", (unsigned long)id, kNames[op.kind]);
+  require(!memcmp(target, expected, op.length), "operation %lu (%s): wrong bytes arrived",
+          (unsigned long)id, kNames[op.kind]);
 }
 
 int main(int argc, char** argv) {
@@ -138,7 +157,8 @@ int main(int argc, char** argv) {
   posted[kWrite] += posted[kInlineWrite];
   posted_bytes[kWrite] += posted_bytes[kInlineWrite];
   for (int kind = 0; kind < kInlineWrite; ++kind)
-    printf("posted %s %lu\nposted_bytes %s %lu\n", kNames[kind], (unsigned long)posted[kind], kNames[kind], (unsigned long)posted_bytes[kind]);
+    printf("posted %s %lu\nposted_bytes %s %lu\n", kNames[kind], (unsigned long)posted[kind],
+           kNames[kind], (unsigned long)posted_bytes[kind]);
   ibv_destroy_qp(a);
   ibv_destroy_qp(b);
   ibv_dereg_mr(local_mr);

@@ -1,22 +1,37 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Failures on request, each as the standard has it: first cause, flushes, states, recovery.
 //
-//     verbs_errors DEVICE CASE        prints "expect SYNDROME COUNT" lines: the CQEs the device must have written
+//     verbs_errors DEVICE CASE        prints "expect SYNDROME COUNT" lines: the CQEs the device
+//     must have written
 #include "verbs_common.h"
 
 enum { kBuffer = 65536, kDepth = 32 };
 // MLX5_CQE_SYNDROME_*
-enum { kLength = 0x01, kProtection = 0x04, kFlush = 0x05, kInvalid = 0x12, kAccess = 0x13, kRetry = 0x15, kRnr = 0x16 };
+enum {
+  kLength = 0x01,
+  kProtection = 0x04,
+  kFlush = 0x05,
+  kInvalid = 0x12,
+  kAccess = 0x13,
+  kRetry = 0x15,
+  kRnr = 0x16
+};
 
 static struct node node;
 static struct ibv_qp *a, *b;
 static uint8_t* memory;
 static struct ibv_mr* mr;
 
-static void expect(int syndrome, int count) { printf("expect 0x%x %d\n", syndrome, count); }
+static void expect(int syndrome, int count) {
+  printf("expect 0x%x %d\n", syndrome, count);
+}
 
 static struct ibv_send_wr write_wr(uint64_t id, struct ibv_sge* sge, uint32_t rkey, uint64_t to) {
-  struct ibv_send_wr wr = {.wr_id = id, .sg_list = sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
+  struct ibv_send_wr wr = {.wr_id = id,
+                           .sg_list = sge,
+                           .num_sge = 1,
+                           .opcode = IBV_WR_RDMA_WRITE,
+                           .send_flags = IBV_SEND_SIGNALED};
   wr.wr.rdma.remote_addr = to;
   wr.wr.rdma.rkey = rkey;
   return wr;
@@ -36,7 +51,8 @@ static void post_receives(struct ibv_qp* qp, int count, uint32_t length) {
 static void expect_status(struct ibv_wc* wc, int count, uint64_t id, enum ibv_wc_status status) {
   for (int i = 0; i < count; ++i) {
     if (wc[i].wr_id != id) continue;
-    require(wc[i].status == status, "request %lu: status %s instead of %s", (unsigned long)id, ibv_wc_status_str(wc[i].status), ibv_wc_status_str(status));
+    require(wc[i].status == status, "request %lu: status %s instead of %s", (unsigned long)id,
+            ibv_wc_status_str(wc[i].status), ibv_wc_status_str(status));
     return;
   }
   require(0, "no completion of request %lu", (unsigned long)id);
@@ -49,8 +65,10 @@ static void expect_state(struct ibv_qp* qp, enum ibv_qp_state state) {
   require(attr.qp_state == state, "state %d instead of %d", attr.qp_state, state);
 }
 
-// A good request, a bad one, two behind it that are flushed; the responder's receives are flushed too.
-static void fail_in_the_middle(struct ibv_send_wr bad, enum ibv_wc_status status, int receives, int responder_fails) {
+// A good request, a bad one, two behind it that are flushed; the responder's receives are flushed
+// too.
+static void fail_in_the_middle(struct ibv_send_wr bad, enum ibv_wc_status status, int receives,
+                               int responder_fails) {
   struct ibv_sge sge = {(uintptr_t)memory, 64, mr->lkey};
   struct ibv_wc wc[kDepth];
   post(a, write_wr(1, &sge, mr->rkey, (uintptr_t)memory + 4096));
@@ -70,14 +88,16 @@ static void fail_in_the_middle(struct ibv_send_wr bad, enum ibv_wc_status status
 static void case_access(void) {
   struct ibv_sge sge = {(uintptr_t)memory, 64, mr->lkey};
   post_receives(b, 3, 64);
-  fail_in_the_middle(write_wr(0, &sge, mr->rkey ^ 0x100, (uintptr_t)memory), IBV_WC_REM_ACCESS_ERR, 3, 1);
+  fail_in_the_middle(write_wr(0, &sge, mr->rkey ^ 0x100, (uintptr_t)memory), IBV_WC_REM_ACCESS_ERR,
+                     3, 1);
   expect(kAccess, 1);
   expect(kFlush, 5);
 }
 
 static void case_bounds(void) {
   struct ibv_sge sge = {(uintptr_t)memory, 64, mr->lkey};
-  fail_in_the_middle(write_wr(0, &sge, mr->rkey, (uintptr_t)memory + kBuffer - 63), IBV_WC_REM_ACCESS_ERR, 0, 1);
+  fail_in_the_middle(write_wr(0, &sge, mr->rkey, (uintptr_t)memory + kBuffer - 63),
+                     IBV_WC_REM_ACCESS_ERR, 0, 1);
   expect(kAccess, 1);
   expect(kFlush, 2);
 }
@@ -91,7 +111,8 @@ static void case_protection(void) {
 
 static void case_length(void) {
   struct ibv_sge sge = {(uintptr_t)memory, 64, mr->lkey};
-  struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+  struct ibv_send_wr wr = {
+      .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
   post_receives(b, 1, 63);
   fail_in_the_middle(wr, IBV_WC_REM_INV_REQ_ERR, 1, 1);
   expect(kInvalid, 1);
@@ -101,7 +122,8 @@ static void case_length(void) {
 
 static void case_rnr(void) {
   struct ibv_sge sge = {(uintptr_t)memory, 64, mr->lkey};
-  struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+  struct ibv_send_wr wr = {
+      .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
   fail_in_the_middle(wr, IBV_WC_RNR_RETRY_EXC_ERR, 0, 0);
   expect(kRnr, 1);
   expect(kFlush, 2);
@@ -124,7 +146,11 @@ static void case_retry(void) {
 // A receive that comes late: the requester tries again until it is there.
 static void case_rnr_recovers(void) {
   struct ibv_sge sge = {(uintptr_t)memory, 64, mr->lkey};
-  struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+  struct ibv_send_wr wr = {.wr_id = 1,
+                           .sg_list = &sge,
+                           .num_sge = 1,
+                           .opcode = IBV_WR_SEND,
+                           .send_flags = IBV_SEND_SIGNALED};
   struct ibv_wc wc[kDepth];
   for (int i = 0; i < 3; ++i) post(a, wr);
   const struct timespec pause = {0, 50000000};
@@ -169,16 +195,39 @@ static void case_sqd(void) {
   expect_status(wc, 1, 2, IBV_WC_SUCCESS);
 }
 
+// Completions that wait in the old ring are found in the new one, before those that follow.
+static void case_resize(void) {
+  struct ibv_sge sge = {(uintptr_t)memory, 64, mr->lkey};
+  struct ibv_wc wc[kDepth];
+  for (uint64_t round = 0; round < 3; ++round) {
+    for (uint64_t i = 0; i < 5; ++i)
+      post(a, write_wr(10 * round + i, &sge, mr->rkey, (uintptr_t)memory + 4096));
+    require(!ibv_resize_cq(node.cq, round % 2 ? 600 : 1500), "cannot resize the CQ");
+    for (uint64_t i = 5; i < 10; ++i)
+      post(a, write_wr(10 * round + i, &sge, mr->rkey, (uintptr_t)memory + 4096));
+    poll_exactly(node.cq, 10, wc);
+    for (uint64_t i = 0; i < 10; ++i)
+      require(wc[i].wr_id == 10 * round + i && wc[i].status == IBV_WC_SUCCESS,
+              "completion %lu is of request %lu, status %d", (unsigned long)i,
+              (unsigned long)wc[i].wr_id, wc[i].status);
+  }
+}
+
 static const struct {
   const char* name;
   void (*run)(void);
   struct path_options options;
 } kCases[] = {
-    {"access", case_access, {14, 7, 7, 1}},     {"bounds", case_bounds, {14, 7, 7, 1}},
-    {"protection", case_protection, {14, 7, 7, 1}}, {"length", case_length, {14, 7, 7, 1}},
-    {"rnr", case_rnr, {14, 7, 2, 1}},           {"retry", case_retry, {10, 2, 7, 1}},
-    {"rnr_recovers", case_rnr_recovers, {14, 7, 7, 1}}, {"reset", case_reset, {14, 7, 7, 1}},
+    {"access", case_access, {14, 7, 7, 1}},
+    {"bounds", case_bounds, {14, 7, 7, 1}},
+    {"protection", case_protection, {14, 7, 7, 1}},
+    {"length", case_length, {14, 7, 7, 1}},
+    {"rnr", case_rnr, {14, 7, 2, 1}},
+    {"retry", case_retry, {10, 2, 7, 1}},
+    {"rnr_recovers", case_rnr_recovers, {14, 7, 7, 1}},
+    {"reset", case_reset, {14, 7, 7, 1}},
     {"sqd", case_sqd, {14, 7, 7, 1}},
+    {"resize", case_resize, {14, 7, 7, 1}},
 };
 
 int main(int argc, char** argv) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// RDMA writes as fast as the queue takes them, every SIGNAL-th signaled, for the rig's own speed and
-// for benches. Prints the rate that the application saw.
+// RDMA writes as fast as the queue takes them, every SIGNAL-th signaled, for the rig's own speed
+// and for benches. Prints the rate that the application saw.
 //
 //     verbs_rate DEVICE OPERATIONS [BYTES [SIGNAL [DEPTH]]]
 #include "verbs_common.h"
@@ -13,9 +13,11 @@ static double seconds(void) {
 
 int main(int argc, char** argv) {
   require(argc >= 3, "usage: verbs_rate DEVICE OPERATIONS [BYTES [SIGNAL [DEPTH]]]");
-  const long operations = atol(argv[2]), bytes = argc > 3 ? atol(argv[3]) : 8, signal = argc > 4 ? atol(argv[4]) : 16;
+  const long operations = atol(argv[2]), bytes = argc > 3 ? atol(argv[3]) : 8,
+             signal = argc > 4 ? atol(argv[4]) : 16;
   const long depth = argc > 5 ? atol(argv[5]) : 512;
-  require(operations % signal == 0 && depth > signal, "OPERATIONS must be a multiple of SIGNAL, DEPTH above it");
+  require(operations % signal == 0 && depth > signal,
+          "OPERATIONS must be a multiple of SIGNAL, DEPTH above it");
   struct node node = open_node(argv[1], (int)depth);
   uint8_t* memory = calloc(2, (size_t)bytes);
   struct ibv_mr* mr = reg(&node, memory, 2 * (size_t)bytes);
@@ -34,11 +36,13 @@ int main(int argc, char** argv) {
     }
     struct ibv_wc wc[32];
     const int got = ibv_poll_cq(node.cq, 32, wc);
-    for (int i = 0; i < got; ++i) require(wc[i].status == IBV_WC_SUCCESS, "status %d", wc[i].status);
+    for (int i = 0; i < got; ++i)
+      require(wc[i].status == IBV_WC_SUCCESS, "status %d", wc[i].status);
     done += got * signal;
   }
   const double spent = seconds() - start;
-  printf("%ld writes of %ld bytes in %.3f s: %.3f M/s\n", operations, bytes, spent, (double)operations / spent * 1e-6);
+  printf("%ld writes of %ld bytes in %.3f s: %.3f M/s\n", operations, bytes, spent,
+         (double)operations / spent * 1e-6);
   ibv_destroy_qp(a);
   ibv_destroy_qp(b);
   ibv_dereg_mr(mr);

@@ -4,7 +4,8 @@
 //
 //     verbs_threads DEVICE POSTERS QPS OPERATIONS POLLERS [shared]
 //
-// OPERATIONS per queue pair. "shared": every poster posts to every queue pair, else each has its own.
+// OPERATIONS per queue pair. "shared": every poster posts to every queue pair, else each has its
+// own.
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -38,11 +39,16 @@ static int post_one(long index) {
     return 0;
   }
   struct ibv_sge sge = {(uintptr_t)&results[index], 8, result_mr->lkey};
-  struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .send_flags = IBV_SEND_SIGNALED}, *bad;
+  struct ibv_send_wr wr = {.sg_list = &sge,
+                           .num_sge = 1,
+                           .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+                           .send_flags = IBV_SEND_SIGNALED},
+                     *bad;
   wr.wr.atomic.remote_addr = (uintptr_t)&counters[index];
   wr.wr.atomic.rkey = counter_mr->rkey;
   wr.wr.atomic.compare_add = 1;
-  while (ibv_post_send(active[index], &wr, &bad)) {  // full after all: the queue counts what is not polled yet
+  while (ibv_post_send(active[index], &wr,
+                       &bad)) {  // full after all: the queue counts what is not polled yet
     atomic_fetch_add(&refused, 1);
     sched_yield();
   }
@@ -99,11 +105,14 @@ int main(int argc, char** argv) {
   }
   pthread_t threads[128];
   int count = 0;
-  for (long i = 0; i < posters; ++i) require(!pthread_create(&threads[count++], NULL, poster, (void*)i), "no thread");
-  for (long i = 0; i < pollers; ++i) require(!pthread_create(&threads[count++], NULL, poller, NULL), "no thread");
+  for (long i = 0; i < posters; ++i)
+    require(!pthread_create(&threads[count++], NULL, poster, (void*)i), "no thread");
+  for (long i = 0; i < pollers; ++i)
+    require(!pthread_create(&threads[count++], NULL, poller, NULL), "no thread");
   while (count > 0) pthread_join(threads[--count], NULL);
   for (long i = 0; i < qps; ++i) {
-    require(counters[i] == (uint64_t)operations, "QP %ld: %lu operations arrived", i, (unsigned long)counters[i]);
+    require(counters[i] == (uint64_t)operations, "QP %ld: %lu operations arrived", i,
+            (unsigned long)counters[i]);
     ibv_destroy_qp(active[i]);
     ibv_destroy_qp(passive[i]);
   }
