@@ -209,6 +209,17 @@ def devx(judge_first):
     return judge
 
 
+def dc(judge_first):
+    """The traffic went over DCIs to DCTs."""
+    def judge(run):
+        judge_first(run)
+        services = {(r.pid, r.qpn): r.qp_type for r in oracle.records(run.directory, {"qp"})}
+        sends = [services[r.pid, r.qpn] for r in oracle.records(run.directory, {"send_wqe"}) if r.opcode]
+        if sends.count(oracle.DCI) < len(sends) * 0.8:
+            fail(f"{sends.count(oracle.DCI)} of {len(sends)} WQEs on DCIs")
+    return judge
+
+
 def mpi(ranks):
     def judge(run):
         if f"ok {ranks}" not in run.output:
@@ -297,8 +308,12 @@ TESTS = {
     "ucx_rc_mlx5_fadd": uct_pair("rc_mlx5", "fadd", 300, ucx("send_wqes", "ATOMIC_FA", 300)),
     "ucx_rc_mlx5_verbs_objects": ucx_pair("rc_x,self", "tag_lat", 300, ucx("send_wqes", "SEND", 600), "--env", "UCX_IB_MLX5_DEVX=n"),
     "ucx_ud_mlx5": ucx_pair("ud_x,self", "tag_lat", 300, ucx("send_wqes", "SEND", 600)),
+    "ucx_dc_mlx5": ucx_pair("dc_x,self", "tag_lat", 300, dc(devx(ucx("send_wqes", "SEND", 600)))),
+    "ucx_dc_mlx5_put": ucx_pair("dc_x,self", "ucp_put_lat", 300, dc(ucx("send_wqes", "RDMA_WRITE", 600))),
+    "ucx_dc_mlx5_verbs_objects": ucx_pair("dc_x,self", "tag_lat", 300, dc(ucx("send_wqes", "SEND", 600)), "--env", "UCX_IB_MLX5_DEVX=n"),
     "ucx_rendezvous_roce": ucx_pair("ib", "tag_bw", 100, devx(ucx("send_wqes", "RDMA_READ", 50)), "--link", "eth", size=100000),
     "mpi_rc_verbs": mpi_job(2, "rc_v,ud_v,self"),
+    "mpi_dc_mlx5": mpi_job(4, "dc_x,self"),
     "mpi_defaults": mpi_job(4, "ib"),
 }
 

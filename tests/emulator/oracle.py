@@ -46,6 +46,7 @@ WQE_OPCODES = {0x00: "NOP", 0x01: "SEND_INVAL", 0x08: "RDMA_WRITE", 0x09: "RDMA_
                0x10: "RDMA_READ", 0x11: "ATOMIC_CS", 0x12: "ATOMIC_FA", 0x14: "ATOMIC_MASKED_CS", 0x15: "ATOMIC_MASKED_FA",
                0x1b: "LOCAL_INVAL", 0x25: "UMR"}
 CQE_OPCODES = {0: "REQ", 1: "RESP_WR_IMM", 2: "RESP_SEND", 3: "RESP_SEND_IMM", 4: "RESP_SEND_INV", 13: "REQ_ERR", 14: "RESP_ERR"}
+DCI, DCT = 0xF0, 0xF1  # qp_type; the others as enum ibv_qp_type
 QP_EVENTS = {0: "created", 1: "state", 2: "destroyed"}
 QP_STATES = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"]
 WIRE_EVENTS = {1: "retransmit", 2: "nak_sent", 3: "lost", 4: "timeout", 5: "discarded"}

@@ -49,7 +49,8 @@ struct RequestHeader {
   uint32_t sge_count;  // 0 when the payload is inline
   uint16_t source_lid;
   uint8_t service_level, traffic_class;
-  uint8_t global_route, carries_payload, reserved[6];
+  uint8_t global_route, carries_payload, connects, reserved[5];
+  uint64_t dc_key;
   uint8_t source_gid[16], destination_gid[16];
 };
 
@@ -141,11 +142,12 @@ struct Ack {
   }
 };
 
+inline constexpr uint32_t kAnyPeer = ~0u;  // a DCT
 struct alignas(64) QpEntry {
   std::atomic<uint32_t> owner;      // process + 1; 0 = number free
   std::atomic<uint32_t> life;       // counts creations and resets of this number
   std::atomic<uint32_t> receiving;  // RTR, RTS or SQD
-  std::atomic<uint32_t> reserved;
+  std::atomic<uint32_t> peer;       // whose requests it serves: device << 24 | number, or kAnyPeer
   std::atomic<uint64_t> ack;
 };
 

@@ -85,6 +85,9 @@ struct MemoryKey {
   std::vector<Entry> indirect;  // KLM or KSM list; empty for a plain key
 };
 
+// Numbered as enum ibv_qp_type where that has a value; the oracle records these.
+enum class Service : uint8_t { rc = 2, uc = 3, ud = 4, dci = 0xf0, dct = 0xf1 };
+
 enum class QpState : uint8_t { reset, init, rtr, rts, sqd, sqe, err };
 
 struct QpCapacity {
@@ -98,13 +101,26 @@ struct Inflight {
   uint16_t index;
   uint8_t opcode, syndrome;
   bool signaled, local, done;
+  bool connects;  // the first to a new target (DCI)
   uint64_t bytes;
+};
+
+// What a responder knows of one requester's requests.
+struct Stream {
+  uint32_t expected_psn = 0;
+  uint8_t nak_generation = 0;
+  bool sequence_nak_sent = false;
+  struct AtomicReplay {
+    uint32_t psn;
+    uint64_t value;
+    bool valid;
+  } replay[16] = {};
 };
 
 struct Qp {
   Device* device = nullptr;
   uint32_t qpn = 0, handle = 0;
-  uint8_t type = 0;  // enum ibv_qp_type
+  Service service = Service::rc;
   QpState state = QpState::reset;
   bool devx = false, scatters_to_cqe = false;
   uint32_t user_index = 0;
@@ -144,18 +160,14 @@ struct Qp {
 
   // Responder
   uint64_t receives = 0;  // taken from the own receive queue
-  uint32_t expected_psn = 0;
-  uint8_t nak_generation = 0;
-  bool sequence_nak_sent = false;
-  struct AtomicReplay {
-    uint32_t psn;
-    uint64_t value;
-    bool valid;
-  } replay[16] = {};
+  Stream stream;
+  std::map<uint64_t, Stream> initiators;  // of a DCT: one stream for each DCI's life
+  uint64_t dc_key = 0;
   bool last_wqe_reported = false;
   unsigned async_events = 0;  // posted for this queue pair
 
-  bool datagram() const { return type == 4; }  // IBV_QPT_UD
+  bool datagram() const { return service == Service::ud; }
+  bool addressed() const { return datagram() || service == Service::dci; }  // by each WQE
 };
 
 struct Umem {

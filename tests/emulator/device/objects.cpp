@@ -43,7 +43,7 @@ void log_qp(const Qp& qp, uint8_t event) {
   record.qpn = qp.qpn;
   record.life = qp.entry->life.load(std::memory_order_relaxed);
   record.event = event;
-  record.type = qp.type;
+  record.type = static_cast<uint8_t>(qp.service);
   record.state = static_cast<uint8_t>(qp.state);
   record.devx = qp.devx;
   record.send_cqn = qp.send_cq ? qp.send_cq->cqn : 0;
@@ -103,16 +103,19 @@ bool set_qp_state(Qp& qp, QpState to) {
     qp.entry->ack = 0;
     rewind_send_queue(qp);
     qp.receives = 0;
-    qp.nak_generation = 0;
+    qp.stream = {};
+    qp.initiators.clear();
     qp.last_wqe_reported = false;
     qp.peer_qpn = 0;
     qp.peer_device = -1;
-    for (auto& replay : qp.replay) replay.valid = false;
   }
   if (to == QpState::rtr && from == QpState::init) {
-    qp.expected_psn = qp.receive_psn_start;
-    qp.sequence_nak_sent = false;
-    qp.peer_device = qp.datagram() ? -1 : find_device(qp.peer_lid, qp.peer_gid, qp.peer_global);
+    qp.stream.expected_psn = qp.receive_psn_start;
+    if (qp.service == Service::rc || qp.service == Service::uc)
+      qp.peer_device = find_device(qp.peer_lid, qp.peer_gid, qp.peer_global);
+    qp.entry->peer = qp.service == Service::dct
+                         ? kAnyPeer
+                         : static_cast<uint32_t>(qp.peer_device) << 24 | qp.peer_qpn;
   }
   if (to == QpState::rts && from == QpState::rtr) qp.next_psn = qp.send_psn_start;
   const bool receives =

@@ -89,8 +89,8 @@ static_assert(sizeof(OracleCqe) == 88);
 struct OracleQp {
   OracleHeader header;
   uint32_t qpn, life;
-  uint8_t event;  // 0 created, 1 state changed, 2 destroyed
-  uint8_t type, state, devx;
+  uint8_t event;              // 0 created, 1 state changed, 2 destroyed
+  uint8_t type, state, devx;  // type: enum ibv_qp_type, 0xf0 DCI, 0xf1 DCT
   uint32_t send_cqn, receive_cqn, srqn;
   uint32_t peer_qpn, peer_device, peer_lid, reserved;
   uint64_t send_ring, receive_ring, doorbell;

@@ -58,6 +58,9 @@ enum Opcode : uint16_t {
   k2Rst = 0x50a,
   kQueryQp = 0x50b,
   kInit2Init = 0x50e,
+  kCreateDct = 0x710,
+  kDestroyDct = 0x711,
+  kDrainDct = 0x712,
   kQueryHcaVportContext = 0x762,
   kAllocPd = 0x800,
   kDeallocPd = 0x801,
@@ -84,7 +87,8 @@ inline constexpr uint32_t kCapability = 0x10;
 namespace cap {  // general device capabilities: op_mod >> 1 == 0
 inline constexpr Field log_max_srq_sz{0x80, 8}, log_max_qp_sz{0x88, 8}, log_max_qp{0x9b, 5},
     log_max_srq{0xab, 5}, log_max_cq_sz{0xc8, 8}, log_max_cq{0xdb, 5}, log_max_mkey{0xea, 6},
-    fixed_buffer_size{0x108, 1}, port_type{0x1b6, 2}, num_ports{0x1b8, 8}, log_max_msg{0x1c3, 5},
+    fixed_buffer_size{0x108, 1}, log_max_ra_req_dc{0x12a, 6}, log_max_ra_res_dc{0x13a, 6},
+    dct{0x21a, 1}, port_type{0x1b6, 2}, num_ports{0x1b8, 8}, log_max_msg{0x1c3, 5},
     cqe_version{0x1fc, 4}, compact_address_vector{0x200, 1}, roce{0x21d, 1}, atomic{0x21e, 1},
     bf{0x260, 1}, log_bf_reg_size{0x26b, 5}, num_lag_ports{0x27c, 4}, log_max_rmp{0x383, 5},
     log_uar_page_sz{0x490, 16};
@@ -124,8 +128,18 @@ inline constexpr Field path_grh{0x28, 1},
     path_rgid_high = byte_field(0x10, 64), path_rgid_low = byte_field(0x18, 64), path_sl{292, 4};
 inline constexpr Field number = byte_field(9, 24), umem_offset = byte_field(0x100, 64),
                        umem_id = byte_field(0x108, 32);
+enum ServiceType : uint8_t { kServiceRc = 0, kServiceUc = 1, kServiceUd = 2, kServiceDci = 5 };
 enum RqType : uint8_t { kRegular = 0, kShared = 1, kZeroSize = 3 };
 }  // namespace qp
+
+// CREATE_DCT: the context at 0x10.
+namespace dct {
+inline constexpr uint32_t kContext = 0x10;
+inline constexpr Field user_index = byte_field(5, 24), cqn = byte_field(9, 24),
+                       remote_read{0x6c, 1}, remote_write{0x6d, 1}, remote_atomic{0x6e, 1},
+                       min_rnr_nak{0x93, 5}, srqn = byte_field(0x15, 24),
+                       access_key = byte_field(0x20, 64);
+}  // namespace dct
 
 // CREATE_RMP: the context at 0x20, its work queue 0x30 further.
 namespace rmp {

@@ -45,6 +45,9 @@ Status query_hca_cap(Device& device, In in, Out out, CreatedObject*) {
       put(cap::cqe_version, 1);
       put(cap::compact_address_vector, 1);
       put(cap::fixed_buffer_size, 1);  // KSM keys: UCX's atomic keys rely on them
+      put(cap::dct, 1);
+      put(cap::log_max_ra_req_dc, 4);
+      put(cap::log_max_ra_res_dc, 4);
       put(cap::atomic, 1);
       put(cap::roce, device.config->ethernet);
       put(cap::port_type, device.config->ethernet ? 1 : 0);
@@ -96,10 +99,17 @@ Status create_cq(Device& device, In in, Out out, CreatedObject* created) {
   return kOk;
 }
 
-uint8_t verbs_type(uint32_t service) {
-  constexpr uint32_t kUnreliableConnected = 1, kDatagram = 3;
-  if (service == kDatagram) return IBV_QPT_UD;
-  return service == kUnreliableConnected ? IBV_QPT_UC : IBV_QPT_RC;
+Service service_of(uint64_t code) {
+  switch (code) {
+    case qp::kServiceUc:
+      return Service::uc;
+    case qp::kServiceUd:
+      return Service::ud;
+    case qp::kServiceDci:
+      return Service::dci;
+    default:
+      return Service::rc;
+  }
 }
 
 Status create_qp(Device& device, In in, Out out, CreatedObject* created) {
@@ -123,7 +133,7 @@ Status create_qp(Device& device, In in, Out out, CreatedObject* created) {
   Qp* pair = connectx::create_qp(device);
   if (!pair) return kLimitExceeded;
   pair->devx = true;
-  pair->type = verbs_type(static_cast<uint32_t>(context(qp::service)));
+  pair->service = service_of(context(qp::service));
   pair->user_index = static_cast<uint32_t>(context(qp::user_index));
   pair->receive_ring = ring;
   pair->receive_entries = receive_entries;
@@ -206,8 +216,35 @@ Status query_qp(Device& device, In in, Out out, CreatedObject*) {
   set(out, qp::kContext, qp::state, static_cast<uint64_t>(pair->state));
   set(out, qp::kContext, qp::remote_qpn, pair->peer_qpn);
   set(out, qp::kContext, qp::next_send_psn, pair->next_psn);
-  set(out, qp::kContext, qp::next_receive_psn, pair->expected_psn);
+  set(out, qp::kContext, qp::next_receive_psn, pair->stream.expected_psn);
   set(out, qp::kPath, qp::path_rlid, pair->peer_lid);
+  return kOk;
+}
+
+Status create_dct(Device& device, In in, Out out, CreatedObject* created) {
+  const auto context = [&](Field field) { return get(in, dct::kContext, field); };
+  const auto cq = device.cqs.find(static_cast<uint32_t>(context(dct::cqn)));
+  const auto srq = device.srqs.find(static_cast<uint32_t>(context(dct::srqn)));
+  if (cq == device.cqs.end() || srq == device.srqs.end()) return kBadResource;
+  Qp* target = connectx::create_qp(device);
+  if (!target) return kLimitExceeded;
+  target->devx = true;
+  target->service = Service::dct;
+  target->user_index = static_cast<uint32_t>(context(dct::user_index));
+  target->receive_cq = cq->second.get();
+  target->srq = srq->second.get();
+  ++target->receive_cq->users;
+  ++target->srq->users;
+  target->dc_key = context(dct::access_key);
+  target->min_rnr_timer = static_cast<uint8_t>(context(dct::min_rnr_nak));
+  target->access = (context(dct::remote_read) ? IBV_ACCESS_REMOTE_READ : 0) |
+                   (context(dct::remote_write) ? IBV_ACCESS_REMOTE_WRITE : 0) |
+                   (context(dct::remote_atomic) ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+  log_qp(*target, 0);
+  set_qp_state(*target, QpState::init);
+  set_qp_state(*target, QpState::rtr);
+  set(out, 0, kObjectNumber, target->qpn);
+  created->id = target->qpn;
   return kOk;
 }
 
@@ -300,6 +337,8 @@ constexpr PrmCommand kCommands[] = {
     {kAllocPd, true, 0x10, alloc_pd},
     {kQueryLag, false, 0x10, answer_zeros},
     {kCreateRmp, true, 0x110, create_rmp},
+    {kCreateDct, true, 0x50, create_dct},
+    {kDrainDct, false, 0x10, answer_zeros},
 };
 
 }  // namespace
@@ -334,6 +373,7 @@ void destroy_prm_object(Device& device, const DevxObject& object) {
         destroy_cq(*found->second);
       break;
     case kCreateQp:
+    case kCreateDct:
       if (Qp* pair = device.qp(object.id)) destroy_qp(*pair);
       break;
     case kCreateRmp:

@@ -99,7 +99,7 @@ void complete_receive(Qp& qp, const RequestHeader& header, uint8_t opcode, const
   completion.service_level = header.service_level;
   if (receive.scatter)
     completion.scatter_payload = reinterpret_cast<const uint8_t*>(receive.list.sges[0].address);
-  if (qp.datagram()) {
+  if (qp.datagram() || qp.service == Service::dct) {
     completion.remote_qpn = header.source_qpn;
     completion.global_route = header.global_route;
   }

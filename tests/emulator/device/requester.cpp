@@ -109,7 +109,10 @@ bool take_acknowledgement(Qp& qp, uint64_t now_ns) {
     send_again(qp);
   } else if (ack.nak == Nak::sequence) {
     ++qp.device->counters[packet_seq_err];
-    send_again(qp);
+    if (qp.retries++ < qp.retry_count)
+      send_again(qp);
+    else
+      fail_head(qp, MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR);
   } else {
     ++qp.device->counters[ack.nak == Nak::remote_access ? req_remote_access_errors
                                                         : req_remote_invalid_request];
@@ -128,7 +131,10 @@ void check_timeout(Qp& qp, uint64_t now_ns) {
   if (qp.peer_device >= 0) {
     const QpEntry& peer = qp_entry(*nic().fabric, qp.peer_device, qp.peer_qpn);
     const uint32_t owner = peer.owner.load();
-    reachable = owner != 0 && peer.receiving.load() != 0 && process_alive(*nic().fabric, owner - 1);
+    const uint32_t serves = peer.peer.load();
+    reachable = owner != 0 && peer.receiving.load() != 0 &&
+                process_alive(*nic().fabric, owner - 1) &&
+                (serves == kAnyPeer || serves == (qp.device->index << 24 | qp.qpn));
   }
   qp.progress_ns = now_ns;
   if (reachable && config().faults.drop == 0) return;
@@ -158,12 +164,25 @@ bool transmit_pending(Qp& qp, uint64_t now_ns) {
   while (qp.sent < qp.inflight.size()) {
     const Inflight& item = qp.inflight[qp.sent];
     if (!item.local && !item.done) {
-      decode_wqe(qp.send_ring, qp.send_blocks, item.index, qp.datagram(), wqe);
-      if (send_reliable(qp, wqe, item.psn) == Sent::later) return false;
+      decode_wqe(qp.send_ring, qp.send_blocks, item.index, qp.addressed(), wqe);
+      if (send_reliable(qp, wqe, item.psn, item.connects) == Sent::later) return false;
     }
     ++qp.sent;
     qp.progress_ns = now_ns;
   }
+  return true;
+}
+
+// A DCI talks to one target at a time: to the next only when the last has acknowledged everything.
+bool take_target(Qp& qp, const Wqe& wqe, bool& connects) {
+  const int device = destination_of(qp, wqe).device;
+  if (device == qp.peer_device && wqe.address.qpn == qp.peer_qpn) return true;
+  for (const Inflight& item : qp.inflight) {
+    if (!item.done) return false;
+  }
+  qp.peer_device = device;
+  qp.peer_qpn = wqe.address.qpn;
+  connects = true;
   return true;
 }
 
@@ -172,7 +191,7 @@ bool fetch_one(Qp& qp) {
   static Wqe wqe;
   const uint64_t now_ns = monotonic_ns();  // after the doorbell was read: never before the post
   const auto index = static_cast<uint16_t>(qp.fetched);
-  decode_wqe(qp.send_ring, qp.send_blocks, index, qp.datagram(), wqe);
+  decode_wqe(qp.send_ring, qp.send_blocks, index, qp.addressed(), wqe);
   Inflight item{qp.fetched,
                 0,
                 index,
@@ -180,6 +199,7 @@ bool fetch_one(Qp& qp) {
                 wqe.syndrome,
                 wqe.signaled(),
                 is_local_opcode(wqe.opcode),
+                false,
                 false,
                 wqe.bytes};
   if (wqe.index != index || wqe.qpn != qp.qpn) {
@@ -191,9 +211,11 @@ bool fetch_one(Qp& qp) {
     if (qp.datagram() && wqe.bytes > kDatagramBytes)
       item.syndrome = MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR;
     item.psn = qp.next_psn;
+    if (qp.service == Service::dci && !take_target(qp, wqe, item.connects)) return false;
     Sent sent = Sent::yes;
     if (item.syndrome == 0)
-      sent = qp.datagram() ? send_datagram(qp, wqe) : send_reliable(qp, wqe, item.psn);
+      sent =
+          qp.datagram() ? send_datagram(qp, wqe) : send_reliable(qp, wqe, item.psn, item.connects);
     if (sent == Sent::later) return false;
     if (sent == Sent::bad_local_address)
       item.syndrome = MLX5_CQE_SYNDROME_LOCAL_PROT_ERR;
@@ -250,9 +272,9 @@ void flush_send_queue(Qp& qp) {
   const uint64_t now_ns = monotonic_ns();
   for (const uint16_t posted = doorbell_index(qp); static_cast<uint16_t>(qp.fetched) != posted;) {
     const auto index = static_cast<uint16_t>(qp.fetched);
-    decode_wqe(qp.send_ring, qp.send_blocks, index, qp.datagram(), wqe);
+    decode_wqe(qp.send_ring, qp.send_blocks, index, qp.addressed(), wqe);
     const Inflight item{qp.fetched, 0,    index, wqe.opcode, MLX5_CQE_SYNDROME_WR_FLUSH_ERR,
-                        true,       true, true,  wqe.bytes};
+                        true,       true, true,  false,      wqe.bytes};
     log_wqe(qp, wqe, item, now_ns);
     qp.fetched += wqe.basic_blocks;
     qp.inflight.push_back(item);

@@ -143,7 +143,7 @@ uint64_t run_atomic(const RequestHeader& header, uint64_t address) {
   return old;
 }
 
-Verdict serve_atomic(Qp& qp, const Request& request) {
+Verdict serve_atomic(Qp& qp, Stream& stream, const Request& request) {
   const RequestHeader& header = request.header;
   if (header.remote_address % header.atomic_bytes != 0) return Verdict::invalid_request;
   SgeList list;
@@ -154,11 +154,11 @@ Verdict serve_atomic(Qp& qp, const Request& request) {
                                           : run_atomic<uint64_t>(header, list.sges[0].address);
   SgeList answer;
   answer.sges[answer.count++] = {reinterpret_cast<uint64_t>(&old), header.atomic_bytes, 0};
-  qp.replay[header.psn % 16] = {header.psn, old, true};
+  stream.replay[header.psn % 16] = {header.psn, old, true};
   return push(request, answer) ? Verdict::done : Verdict::remote_operation;
 }
 
-Verdict serve(Qp& qp, const Request& request) {
+Verdict serve(Qp& qp, Stream& stream, const Request& request) {
   switch (request.header.opcode) {
     case MLX5_OPCODE_RDMA_WRITE:
     case MLX5_OPCODE_RDMA_WRITE_IMM:
@@ -170,20 +170,20 @@ Verdict serve(Qp& qp, const Request& request) {
     case MLX5_OPCODE_RDMA_READ:
       return serve_read(qp, request);
     default:
-      return serve_atomic(qp, request);
+      return serve_atomic(qp, stream, request);
   }
 }
 
 // What was done already (the acknowledgement was lost or not yet seen): reads are done again,
 // atomics answer from memory, the rest is only acknowledged.
-void serve_duplicate(Qp& qp, const Request& request) {
+void serve_duplicate(Qp& qp, Stream& stream, const Request& request) {
   ++qp.device->counters[duplicate_request];
   const RequestHeader& header = request.header;
   if (header.opcode == MLX5_OPCODE_RDMA_READ) {
     serve_read(qp, request);
   } else if (header.opcode >= MLX5_OPCODE_ATOMIC_CS &&
              header.opcode <= MLX5_OPCODE_ATOMIC_MASKED_FA) {
-    auto& replay = qp.replay[header.psn % 16];
+    auto& replay = stream.replay[header.psn % 16];
     if (!replay.valid || replay.psn != header.psn) return;
     SgeList answer;
     answer.sges[answer.count++] = {reinterpret_cast<uint64_t>(&replay.value), header.atomic_bytes,
@@ -192,15 +192,15 @@ void serve_duplicate(Qp& qp, const Request& request) {
   }
 }
 
-void acknowledge(Qp& qp, const RequestHeader& header, Nak nak) {
+void acknowledge(Qp& qp, Stream& stream, const RequestHeader& header, Nak nak) {
   QpEntry& requester = qp_entry(*nic().fabric, header.source_device, header.source_qpn);
   if (requester.life.load() != header.source_life) return;  // nobody waits for it any more
   if (nak != Nak::none) {
-    if (++qp.nak_generation == 0) qp.nak_generation = 1;
-    log_wire(qp, WireEvent::nak_sent, qp.expected_psn, static_cast<uint32_t>(nak));
+    if (++stream.nak_generation == 0) stream.nak_generation = 1;
+    log_wire(qp, WireEvent::nak_sent, stream.expected_psn, static_cast<uint32_t>(nak));
   }
-  requester.ack.store(Ack{qp.expected_psn, static_cast<uint16_t>(header.source_life), nak,
-                          qp.nak_generation, qp.min_rnr_timer}
+  requester.ack.store(Ack{stream.expected_psn, static_cast<uint16_t>(header.source_life), nak,
+                          stream.nak_generation, qp.min_rnr_timer}
                           .pack(),
                       std::memory_order_release);
   if (header.source_process != nic().process) wake_process(*nic().fabric, header.source_process);
@@ -223,38 +223,56 @@ Qp* receiver_of(const RequestHeader& header) {
   return nullptr;
 }
 
+// The state that a request's sender left; null when this queue pair does not serve it.
+Stream* stream_of(Qp& qp, const RequestHeader& header) {
+  if (qp.service != Service::dct) {
+    const bool connected =
+        qp.peer_qpn == header.source_qpn && qp.peer_device == header.source_device;
+    return connected ? &qp.stream : nullptr;
+  }
+  if (qp.dc_key != header.dc_key) return nullptr;
+  const uint64_t initiator = static_cast<uint64_t>(header.source_device) << 56 |
+                             static_cast<uint64_t>(header.source_qpn) << 32 | header.source_life;
+  const auto [found, fresh] = qp.initiators.try_emplace(initiator);
+  Stream& stream = found->second;
+  // The initiator has numbered requests to other targets since.
+  const bool ahead = ((header.psn - stream.expected_psn) & kPsnMask) < 0x800000;
+  if (fresh || (header.connects && ahead)) stream.expected_psn = header.psn;
+  return &stream;
+}
+
 }  // namespace
 
 void serve_request(const Request& request) {
   const RequestHeader& header = request.header;
   Qp* qp = receiver_of(header);
-  if (!qp || !receiving(*qp) || qp->peer_qpn != header.source_qpn ||
-      qp->peer_device != header.source_device)
-    return;
-  const uint32_t ahead = (header.psn - qp->expected_psn) & kPsnMask;
-  if (ahead != 0) {
-    if (ahead >= 0x800000) {
-      serve_duplicate(*qp, request);
-      acknowledge(*qp, header, Nak::none);
-    } else if (!qp->sequence_nak_sent) {
-      ++qp->device->counters[out_of_sequence];
-      qp->sequence_nak_sent = true;
-      acknowledge(*qp, header, Nak::sequence);
-    }
+  Stream* stream = qp && receiving(*qp) ? stream_of(*qp, header) : nullptr;
+  if (!stream) return;  // nobody answers: the requester's time-out tells
+  const uint32_t ahead = (header.psn - stream->expected_psn) & kPsnMask;
+  if (ahead >= 0x800000) {
+    serve_duplicate(*qp, *stream, request);
+    acknowledge(*qp, *stream, header, Nak::none);
     return;
   }
-  const Verdict verdict = serve(*qp, request);
+  if (ahead != 0) {
+    if (stream->sequence_nak_sent) return;
+    ++qp->device->counters[out_of_sequence];
+    stream->sequence_nak_sent = true;
+    acknowledge(*qp, *stream, header, Nak::sequence);
+    return;
+  }
+  const Verdict verdict = serve(*qp, *stream, request);
   if (verdict == Verdict::not_ready) {
     ++qp->device->counters[out_of_buffer];
-    qp->sequence_nak_sent = true;  // what follows it is dropped in silence until it comes again
-    acknowledge(*qp, header, Nak::rnr);
+    stream->sequence_nak_sent = true;  // what follows is dropped in silence until it comes again
+    acknowledge(*qp, *stream, header, Nak::rnr);
     return;
   }
-  qp->sequence_nak_sent = false;
+  stream->sequence_nak_sent = false;
   if (verdict == Verdict::done) {
     count_received(*qp, header);
-    qp->expected_psn = (qp->expected_psn + 1) & kPsnMask;
-    acknowledge(*qp, header, Nak::none);
+    stream->expected_psn = (stream->expected_psn + 1) & kPsnMask;
+    acknowledge(*qp, *stream, header, Nak::none);
     return;
   }
   Nak nak = Nak::remote_operation;
@@ -266,8 +284,8 @@ void serve_request(const Request& request) {
     post_qp_event(*qp, IBV_EVENT_QP_REQ_ERR);
     nak = Nak::invalid_request;
   }
-  acknowledge(*qp, header, nak);
-  fail_qp(*qp);
+  acknowledge(*qp, *stream, header, nak);
+  if (qp->service != Service::dct) fail_qp(*qp);  // a DCT goes on for its other initiators
 }
 
 void serve_datagram(const Datagram& datagram) {

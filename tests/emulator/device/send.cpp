@@ -32,26 +32,6 @@ bool lose_request() {
   return drop > 0 && static_cast<double>(random_bits() >> 11) * 0x1p-53 < drop;
 }
 
-struct Destination {
-  int device;
-  int process;  // -1: no such queue pair
-};
-
-Destination destination_of(const Qp& qp, const Wqe& wqe) {
-  int device = qp.peer_device;
-  uint32_t qpn = qp.peer_qpn;
-  if (qp.datagram()) {
-    GidBytes gid;
-    memcpy(gid.data(), wqe.address.rgid, gid.size());
-    device =
-        find_device(wqe.address.rlid, gid, wqe.address.global_route || qp.device->config->ethernet);
-    qpn = wqe.address.qpn;
-  }
-  if (device < 0) return {device, -1};
-  const QpEntry& entry = qp_entry(*nic().fabric, device, qpn);
-  return {device, static_cast<int>(entry.owner.load(std::memory_order_acquire)) - 1};
-}
-
 // The local side's addresses; false: a key, range or access is wrong.
 bool local_addresses(Device& device, const Wqe& wqe, SgeList& list) {
   for (unsigned i = 0; i < wqe.segments; ++i) {
@@ -81,7 +61,7 @@ void fill_header(const Qp& qp, const Wqe& wqe, Destination destination, uint32_t
   header.source_qpn = qp.qpn;
   header.source_device = static_cast<uint8_t>(qp.device->index);
   header.destination_device = static_cast<uint8_t>(destination.device);
-  header.destination_qpn = qp.datagram() ? wqe.address.qpn : qp.peer_qpn;
+  header.destination_qpn = qp.addressed() ? wqe.address.qpn : qp.peer_qpn;
   header.opcode = wqe.opcode;
   header.solicited = wqe.solicited();
   header.psn = psn;
@@ -96,11 +76,12 @@ void fill_header(const Qp& qp, const Wqe& wqe, Destination destination, uint32_t
   header.compare_mask = wqe.compare_mask;
   header.atomic_bytes = wqe.atomic_bytes;
   header.source_lid = qp.device->config->lid;
-  header.service_level = qp.datagram() ? wqe.address.service_level : qp.service_level;
-  header.traffic_class = qp.datagram() ? wqe.address.traffic_class : qp.traffic_class;
+  header.service_level = qp.addressed() ? wqe.address.service_level : qp.service_level;
+  header.traffic_class = qp.addressed() ? wqe.address.traffic_class : qp.traffic_class;
   header.global_route =
-      qp.datagram() ? (wqe.address.global_route || qp.device->config->ethernet) : qp.peer_global;
+      qp.addressed() ? (wqe.address.global_route || qp.device->config->ethernet) : qp.peer_global;
   // A Q_Key with its top bit set stands for the queue pair's own.
+  header.dc_key = wqe.address.dc_key;
   header.qkey = wqe.address.qkey & 0x80000000u ? qp.qkey : wqe.address.qkey;
   if (!qp.device->config->gids.empty())
     memcpy(header.source_gid, qp.device->config->gids[0].bytes.data(), sizeof header.source_gid);
@@ -108,6 +89,21 @@ void fill_header(const Qp& qp, const Wqe& wqe, Destination destination, uint32_t
 }
 
 }  // namespace
+
+Destination destination_of(const Qp& qp, const Wqe& wqe) {
+  int device = qp.peer_device;
+  uint32_t qpn = qp.peer_qpn;
+  if (qp.addressed()) {
+    GidBytes gid;
+    memcpy(gid.data(), wqe.address.rgid, gid.size());
+    device =
+        find_device(wqe.address.rlid, gid, wqe.address.global_route || qp.device->config->ethernet);
+    qpn = wqe.address.qpn;
+  }
+  if (device < 0) return {device, -1};
+  const QpEntry& entry = qp_entry(*nic().fabric, device, qpn);
+  return {device, static_cast<int>(entry.owner.load(std::memory_order_acquire)) - 1};
+}
 
 void count_sent(Qp& qp, const Wqe& wqe) {
   uint64_t* counters = qp.device->counters;
@@ -142,7 +138,7 @@ Sent send_datagram(Qp& qp, const Wqe& wqe) {
   return Sent::yes;
 }
 
-Sent send_reliable(Qp& qp, const Wqe& wqe, uint32_t psn) {
+Sent send_reliable(Qp& qp, const Wqe& wqe, uint32_t psn, bool connects) {
   static Request request;
   SgeList list;
   if (!local_addresses(*qp.device, wqe, list)) return Sent::bad_local_address;
@@ -156,6 +152,7 @@ Sent send_reliable(Qp& qp, const Wqe& wqe, uint32_t psn) {
   const bool here = destination.process == static_cast<int>(nic().process);
   if (!here && fabric.processes[destination.process].requests.full()) return Sent::later;
   fill_header(qp, wqe, destination, psn, request.header);
+  request.header.connects = connects;
   if (!here && carries_data_out(wqe.opcode) && wqe.bytes <= kInlineBytes) {
     request.header.carries_payload = 1;
     gather(list, request.payload);
@@ -193,7 +190,7 @@ void log_wqe(const Qp& qp, const Wqe& wqe, const Inflight& item, uint64_t now_ns
   record.rkey = wqe.rkey;
   record.remote_address = wqe.remote_address;
   record.immediate = be32toh(wqe.immediate);
-  record.destination_qpn = qp.datagram() ? wqe.address.qpn : qp.peer_qpn;
+  record.destination_qpn = qp.addressed() ? wqe.address.qpn : qp.peer_qpn;
   record.destination_device = static_cast<uint32_t>(destination_of(qp, wqe).device);
   record.psn = item.psn;
   record.operand = wqe.operand;

@@ -194,38 +194,64 @@ int destroy_cq(Command& command) {
   return 0;
 }
 
+// What the type attribute and the driver's flags ask for; false: not emulated.
+bool service_of(uint64_t type, uint32_t driver_flags, Service& service) {
+  switch (type) {
+    case IBV_QPT_RC:
+    case IBV_QPT_UC:
+    case IBV_QPT_UD:
+      service = static_cast<Service>(type);
+      return true;
+    case IBV_QPT_DRIVER:
+      service = driver_flags & MLX5_QP_FLAG_TYPE_DCT ? Service::dct : Service::dci;
+      return driver_flags & (MLX5_QP_FLAG_TYPE_DCT | MLX5_QP_FLAG_TYPE_DCI);
+    default:
+      return false;
+  }
+}
+
+void take_rings(Qp& qp, const mlx5_ib_create_qp& driver) {
+  qp.receive_ring = pointer(driver.buf_addr);
+  qp.receive_entries = qp.srq ? 0 : driver.rq_wqe_count;
+  qp.receive_shift = driver.rq_wqe_shift;
+  qp.send_ring = qp.receive_ring + (uint64_t{driver.rq_wqe_count} << driver.rq_wqe_shift);
+  qp.send_blocks = driver.sq_wqe_count;
+  qp.doorbell = pointer<volatile uint32_t>(driver.db_addr);
+}
+
 int create_qp(Command& command) {
   Device& device = command.device;
   const auto driver = command.in_struct<mlx5_ib_create_qp>(UVERBS_ATTR_UHW_IN);
   const auto cap = command.in_struct<ib_uverbs_qp_cap>(UVERBS_ATTR_CREATE_QP_CAP);
-  const auto type = static_cast<uint8_t>(command.in_value(UVERBS_ATTR_CREATE_QP_TYPE));
-  if (type != IBV_QPT_RC && type != IBV_QPT_UC && type != IBV_QPT_UD) return EOPNOTSUPP;
+  Service service;
+  if (!service_of(command.in_value(UVERBS_ATTR_CREATE_QP_TYPE), driver.flags, service))
+    return EOPNOTSUPP;
+  const bool target = service == Service::dct;
   Cq* send_cq = at(device.cqs, command.in_handle(UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE));
   Cq* receive_cq = at(device.cqs, command.in_handle(UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE));
   Srq* srq = at(device.srqs, command.in_handle(UVERBS_ATTR_CREATE_QP_SRQ_HANDLE));
-  if (!send_cq || !receive_cq || !driver.buf_addr || !driver.db_addr) return EINVAL;
-  if (command.has(UVERBS_ATTR_CREATE_QP_SRQ_HANDLE) && !srq) return EINVAL;
+  if ((!send_cq && !target) || !receive_cq) return EINVAL;
+  if (!target && (!driver.buf_addr || !driver.db_addr)) return EINVAL;
+  if ((target || command.has(UVERBS_ATTR_CREATE_QP_SRQ_HANDLE)) && !srq) return EINVAL;
   if (!std::has_single_bit(std::max(driver.sq_wqe_count, 1u))) return EINVAL;
   Qp* created = connectx::create_qp(device);
   if (!created) return ENOMEM;
   Qp& qp = *created;
-  qp.type = type;
+  qp.service = service;
   qp.async_channel = use(command.context().async_events);
   qp.cap = {cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge,
             cap.max_inline_data};
   qp.user_index = driver.uidx;
   qp.user_handle = command.in_value(UVERBS_ATTR_CREATE_QP_USER_HANDLE);
   qp.scatters_to_cqe = config().scatter_to_cqe && (driver.flags & MLX5_QP_FLAG_SCATTER_CQE);
-  qp.receive_ring = pointer(driver.buf_addr);
-  qp.receive_entries = srq ? 0 : driver.rq_wqe_count;
-  qp.receive_shift = driver.rq_wqe_shift;
-  qp.send_ring = qp.receive_ring + (uint64_t{driver.rq_wqe_count} << driver.rq_wqe_shift);
-  qp.send_blocks = driver.sq_wqe_count;
-  qp.doorbell = pointer<volatile uint32_t>(driver.db_addr);
   qp.send_cq = send_cq;
   qp.receive_cq = receive_cq;
   qp.srq = srq;
-  ++send_cq->users;
+  if (target)
+    qp.dc_key = driver.access_key;
+  else
+    take_rings(qp, driver);
+  if (send_cq) ++send_cq->users;
   ++receive_cq->users;
   if (srq) ++srq->users;
   log_qp(qp, 0);

@@ -176,10 +176,14 @@ int modify_qp(Command& command, const ib_uverbs_modify_qp& request) {
 }
 
 int modify_qp_ex(Command& command) {
+  const auto request = command.in_struct<ib_uverbs_modify_qp>(UVERBS_ATTR_CORE_IN);
   ib_uverbs_ex_modify_qp_resp response{};
   response.response_length = sizeof response;
   mlx5_ib_modify_qp_resp driver{};
   driver.response_length = sizeof driver;
+  // A DCT gets its number when it goes to RTR.
+  const Qp* target = qp_of(command, request.qp_handle);
+  if (target && target->service == Service::dct) driver.dctn = target->qpn;
   command.out_struct(UVERBS_ATTR_CORE_OUT, response);
   command.out_struct(UVERBS_ATTR_UHW_OUT, driver);
   return with_input<ib_uverbs_modify_qp>(command, modify_qp);
@@ -201,7 +205,7 @@ int query_qp(Command& command, const ib_uverbs_query_qp& request) {
   response.max_recv_sge = qp->cap.max_recv_sge;
   response.max_inline_data = qp->cap.max_inline_data;
   response.qkey = qp->qkey;
-  response.rq_psn = qp->expected_psn;
+  response.rq_psn = qp->stream.expected_psn;
   response.sq_psn = qp->next_psn;
   response.dest_qp_num = qp->peer_qpn;
   response.qp_access_flags = qp->access;
