@@ -10,6 +10,7 @@
 """
 import os
 import re
+import sys
 from dataclasses import dataclass, field
 
 PCI_ROOT = "pci00c5:00"  # a domain that real machines do not have; shim.cpp knows it too
@@ -46,6 +47,25 @@ class Device:
     def guid_text(self):
         digits = f"{self.guid:016x}"
         return ":".join(digits[n:n + 4] for n in range(0, 16, 4))
+
+
+def find_library():
+    """libsigma_connectx.so: named by SIGMA_CONNECTX_LIBRARY, installed beside, or in the build directory."""
+    candidates = [os.environ.get("SIGMA_CONNECTX_LIBRARY"), f"{HERE}/libsigma_connectx.so",
+                  f"{HERE}/../lib/libsigma_connectx.so"]
+    for path in filter(None, candidates):
+        if os.path.exists(path):
+            return os.path.realpath(path)
+    sys.exit("libsigma_connectx.so not found; set SIGMA_CONNECTX_LIBRARY")
+
+
+def workload_environment(directory, realtime=False):
+    """What a program needs in its environment to see the devices of a directory made by make_tree."""
+    environment = {"SIGMA_CONNECTX_DIR": directory,
+                   "LD_PRELOAD": " ".join(filter(None, [find_library(), os.environ.get("LD_PRELOAD")]))}
+    if realtime:
+        environment["SIGMA_CONNECTX_REALTIME"] = "1"
+    return environment
 
 
 def gid_text(digits):

@@ -28,6 +28,7 @@ namespace {
 constexpr unsigned kRequestBatch = 128;
 constexpr unsigned kSpinsBeforeSleep = 30;
 constexpr uint64_t kShortestSleepNs = 10'000, kLongestSleepNs = 200'000, kIdleSleepNs = 5'000'000;
+constexpr long kStepAsideNs = 5'000;
 constexpr uint64_t kCounterPeriodNs = 50'000'000;
 constexpr off_t kClockPageOffset = off_t{MLX5_IB_MMAP_CORE_CLOCK} << 8 << 12;
 constexpr off_t kClockInfoOffset = off_t{MLX5_IB_MMAP_CLOCK_INFO} << 8 << 12;
@@ -116,16 +117,25 @@ bool open_devices(Nic& instance) {
   return !instance.devices.empty();
 }
 
+void pause_ns(long ns) {
+  const timespec pause{0, ns};
+  nanosleep(&pause, nullptr);
+}
+
+// A slow device: each request waits before it is served, outside the lock.
+void delay_request(Nic& instance) {
+  const long delay_us = config().faults.delay_us;
+  if (delay_us && instance.fabric->processes[instance.process].requests.front())
+    pause_ns(delay_us * 1000);
+}
+
 unsigned serve_inbox(Nic& instance) {
   ProcessEntry& inbox = instance.fabric->processes[instance.process];
+  const unsigned batch = config().faults.delay_us ? 1 : kRequestBatch;
   unsigned served = 0;
-  for (; served < kRequestBatch; ++served) {
+  for (; served < batch; ++served) {
     const Request* request = inbox.requests.front();
     if (!request) break;
-    if (config().faults.delay_us) {
-      const timespec delay{0, static_cast<long>(config().faults.delay_us) * 1000};
-      nanosleep(&delay, nullptr);
-    }
     serve_request(*request);
     inbox.requests.pop();
   }
@@ -177,7 +187,9 @@ void* nic_thread(void*) {
   uint64_t sleep_ns = kShortestSleepNs, published_ns = 0;
   for (;;) {
     const uint32_t doorbell = instance.fabric->processes[instance.process].doorbell.load();
-    while (instance.waiting.load() > 0) sched_yield();
+    // Not a yield: at real-time priority that would hold back the very thread that waits.
+    while (instance.waiting.load() > 0) pause_ns(kStepAsideNs);
+    delay_request(instance);
     bool any;
     unsigned work;
     {
