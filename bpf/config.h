@@ -55,6 +55,11 @@ enum sigma_function {
 #define SIGMA_COOKIE_CHECKED \
   0x100 /* the return of this call is probed as well: refusals will be told */
 
+/* The process that a perf return link was made for, 0: all. The kernel (6.1 to 6.18:
+ * uretprobe_perf_func) does not apply the link's pid to returns: with two targets each return runs the
+ * programs of both links. */
+#define SIGMA_COOKIE_PID_SHIFT 32
+
 /* Value of the per-CPU hash map `targets` (key: tgid). Only `flags` is written by user space, the
  * same on every CPU; only `hits` by BPF. */
 struct sigma_target {

@@ -164,6 +164,7 @@ SEC("uprobe") int execute_ioctl(struct pt_regs* ctx) {
 }
 
 SEC("uprobe") int execute_ioctl_return(struct pt_regs* ctx) {
+  if (is_strangers(ctx)) return 0;
   return execute_exit((__s32)PT_REGS_RC(ctx));
 }
 

@@ -319,7 +319,7 @@ SEC("uprobe") int wr_complete(struct pt_regs* ctx) {
 }
 
 SEC("uprobe") int wr_complete_return(struct pt_regs* ctx) {
-  complete_exit(ctx);
+  if (PT_REGS_RC(ctx) && !is_strangers(ctx)) complete_exit(ctx);
   return 0;
 }
 

@@ -258,6 +258,12 @@ static __always_inline struct sigma_call* recall(struct sigma_hit* hit, __u64 fu
   return NULL;
 }
 
+/* Of a plain return program: the link that runs it was made for another process. */
+static __always_inline bool is_strangers(struct pt_regs* ctx) {
+  __u32 pid = bpf_get_attach_cookie(ctx) >> SIGMA_COOKIE_PID_SHIFT;
+  return pid && pid != tgid_of(bpf_get_current_pid_tgid());
+}
+
 /* Session programs run at entry and at return; the return is where the function's address is not.
  */
 static __always_inline bool is_return(struct pt_regs* ctx) {

@@ -97,7 +97,7 @@ SEC("uprobe") int poll_cq(struct pt_regs* ctx) {
 }
 
 SEC("uprobe") int poll_cq_return(struct pt_regs* ctx) {
-  poll_exit(ctx);
+  if ((__s32)PT_REGS_RC(ctx) > 0 && !is_strangers(ctx)) poll_exit(ctx);
   return 0;
 }
 

@@ -288,7 +288,8 @@ static __always_inline void post_exit(struct pt_regs* ctx, __u8 queue, __u64 fun
     return 0;                                                                 \
   }                                                                           \
   SEC("uprobe") int name##_return(struct pt_regs* ctx) {                      \
-    post_exit(ctx, queue, function);                                          \
+    if (PT_REGS_RC(ctx) && !is_strangers(ctx))                                \
+      post_exit(ctx, queue, function);                                        \
     return 0;                                                                 \
   }                                                                           \
   SEC("uprobe") int name##_session(struct pt_regs* ctx) {                     \

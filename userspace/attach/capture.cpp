@@ -75,8 +75,7 @@ Error load_error(int errnum, const Features& features) {
   if (errnum == EPERM && !features.lockdown.empty() && features.lockdown != "none")
     return {what, "kernel lockdown is \"" + features.lockdown +
                       "\": tracing needs \"none\" or \"integrity\""};
-  if (errnum == EPERM)
-    return {what, "run it with sudo (needs CAP_BPF and CAP_PERFMON)"};
+  if (errnum == EPERM) return {what, "run it with sudo (needs CAP_BPF and CAP_PERFMON)"};
   if (errnum == ENOMEM) return {what, "choose a smaller --ring-size, or raise the memory limit"};
   return {what,
           libbpf_said.empty() ? "sigmatrace doctor says what this kernel lacks" : libbpf_said};
@@ -184,7 +183,6 @@ struct Capture::Impl {
   struct HeldLink {
     UprobeLink link;
     pid_t pid;
-    bool at_return;
     bool data_path;
     std::vector<Place> places;
   };
@@ -247,12 +245,14 @@ std::vector<int> Capture::Impl::attach_group(const Group& group) {
     const sigma_function function = group.probes.front()->row->function;
     const bool control = function == SIGMA_FN_EXECUTE_IOCTL || function == SIGMA_FN_CLOSE_DEVICE;
     places.insert(held.begin(), held.end());
-    links.push_back({std::move(link), pid, group.at_return, !control, std::move(held)});
+    links.push_back({std::move(link), pid, !control, std::move(held)});
   };
   auto link_some = [&](std::span<const uint64_t> offsets, std::span<const uint64_t> cookies,
                        UprobeLink& link) {
     if (group.form == LinkForm::perf)
-      return link_uprobe_perf(fd, *group.path, offsets[0], cookies[0], pid, group.at_return, link);
+      return link_uprobe_perf(fd, *group.path, offsets[0],
+                              cookies[0] | static_cast<uint64_t>(pid) << SIGMA_COOKIE_PID_SHIFT, pid,
+                              group.at_return, link);
     UprobeMultiRequest request;
     request.program_fd = fd;
     request.attach_type =
@@ -517,22 +517,20 @@ Status Capture::attach_process_events() {
   return impl_->attach_program(programs.process_exit);
 }
 
-// Entries go before returns, so that none is left waiting.
+// All at once: each close waits for grace periods, which the others then share.
 void Capture::Impl::close_if(const std::function<bool(const HeldLink&)>& which) {
-  for (const bool returns : {false, true}) {
-    std::vector<UprobeLink> doomed;
-    std::vector<HeldLink> kept;
-    for (HeldLink& held : links) {
-      if (held.at_return == returns && which(held)) {
-        for (const Place& place : held.places) places.erase(place);
-        doomed.push_back(std::move(held.link));
-      } else {
-        kept.push_back(std::move(held));
-      }
+  std::vector<UprobeLink> doomed;
+  std::vector<HeldLink> kept;
+  for (HeldLink& held : links) {
+    if (which(held)) {
+      for (const Place& place : held.places) places.erase(place);
+      doomed.push_back(std::move(held.link));
+    } else {
+      kept.push_back(std::move(held));
     }
-    links = std::move(kept);
-    close_links(std::move(doomed));
   }
+  links = std::move(kept);
+  close_links(std::move(doomed));
 }
 
 void Capture::detach() {
