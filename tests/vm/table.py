@@ -33,6 +33,18 @@ class Row:
     inline: bool = False
     note: str = ""
 
+    @property
+    def group(self) -> str:
+        """The rows that one test runs together."""
+        return "librdmacm" if "-R" in self.options else GROUPS[self.program]
+
+
+# One test each: an attach costs far more than a row, so rows share one.
+GROUPS = {"ib_write_bw": "writes", "ib_read_bw": "read_atomic", "ib_atomic_bw": "read_atomic",
+          "ib_write_lat": "latency", "ib_send_lat": "latency", "ib_send_bw": "sends",
+          "ibv_rc_pingpong": "pingpong", "ibv_ud_pingpong": "pingpong", "rping": "librdmacm",
+          "verbs_job": "verbs_job", "ucx_perftest": "ucx", "mpi_ring": "mpi"}
+
 
 def client(**opcodes) -> dict:
     return {"client": {"send": opcodes}}
