@@ -22,6 +22,7 @@ struct Command {
 };
 
 Command add_attach(CLI::App& app);
+Command add_demo(CLI::App& app);
 Command add_doctor(CLI::App& app);
 
 // "sigmatrace: what", and the hint on a line of its own, to standard error.
