@@ -78,4 +78,4 @@ int produce(struct producer_args* args) {
   return 0;
 }
 
-char license[] SEC("license") = "Dual BSD/GPL";
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

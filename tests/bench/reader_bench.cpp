@@ -70,8 +70,8 @@ void produce(int program, double pairs_per_second, const std::atomic<bool>& stop
       const double due = static_cast<double>(monotonic_now_ns() - start_ns) * 1e-9 * pairs_per_second;
       if (static_cast<double>(args.sequence) > due) continue;
     }
-    LIBBPF_OPTS(bpf_test_run_opts, options, .ctx_in = &args, .ctx_size_in = sizeof args, .ctx_out = &args,
-                .ctx_size_out = sizeof args);
+    // A syscall program writes its answer back to ctx_in.
+    LIBBPF_OPTS(bpf_test_run_opts, options, .ctx_in = &args, .ctx_size_in = sizeof args);
     if (bpf_prog_test_run_opts(program, &options) != 0) {
       std::perror("bench reader: test run");
       std::exit(1);
