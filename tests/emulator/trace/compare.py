@@ -168,14 +168,15 @@ class Comparison:
         remote = name in REMOTE
         return (OPCODES.get(name, name), wqe.bytes, wqe.remote_address if remote else None, wqe.rkey if remote else None,
                 None if wqe.is_inline or not wqe.segments else wqe.lkey, wqe.immediate if name in IMMEDIATE else None,
-                bool(wqe.is_inline), oracle.signaled(wqe))
+                bool(wqe.is_inline) if wqe.bytes else None, oracle.signaled(wqe))
 
     @staticmethod
     def row_posted(row, wqe):
         hexadecimal = lambda name: int(row[name], 16) if row[name] else None  # noqa: E731
         key = None if wqe.is_inline or not wqe.segments else hexadecimal("lkey")
+        inline = row["inline"] == "yes" if wqe.bytes else None  # of nothing the device cannot tell
         return (row["opcode"], int(row["bytes"]) if row["bytes"] else None, hexadecimal("remote_addr"), hexadecimal("rkey"), key,
-                int(row["imm"]) if row["imm"] else None, row["inline"] == "yes", {"yes": True, "no": False}.get(row["signaled"]))
+                int(row["imm"]) if row["imm"] else None, inline, {"yes": True, "no": False}.get(row["signaled"]))
 
     def compare_fields(self, row, wqe):
         names = ("opcode", "bytes", "remote_addr", "rkey", "lkey", "imm", "inline", "signaled")
