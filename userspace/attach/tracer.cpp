@@ -154,7 +154,10 @@ void Tracer::look_at_libraries(Target& target) {
     if (file.kind == LibraryKind::libibverbs) libibverbs = file.path;
     if (file.kind == LibraryKind::provider) has_provider = true;
   }
-  for (const Found& file : found) attach_file(target, file.path, libibverbs, file.key, file.mapped_as);
+  for (const Found& file : found) {
+    attach_file(target, file.path, libibverbs, file.key, file.mapped_as);
+    tell_uncovered(file.path);
+  }
   // Providers come with the first ibv_get_device_list: probes on the installed ones are in place before.
   if (!has_provider) attach_installed(target);
   target.waiting = libibverbs.empty();
@@ -206,6 +209,22 @@ void Tracer::attach_plan(Target& target, const std::shared_ptr<const LibraryPlan
   counters_.probes_failed += report.failed.size();
   counters_.return_probes_refused += report.without_return.size();
   libraries_.push_back({scope, std::move(mapped_as), plan, std::move(report)});
+}
+
+// Of a file that a target uses: which functions are not covered, and why. Once a plan.
+void Tracer::tell_uncovered(const std::string& path) {
+  for (const TracedLibrary& library : libraries_) {
+    if (library.plan->path != path || !told_.insert(library.plan.get()).second) continue;
+    std::map<std::string, std::string> functions;  // by the reason
+    for (const UnresolvedFunction& each : library.plan->unresolved) {
+      std::string& list = functions[each.reason];
+      list += fmt::format("{}{}", list.empty() ? "" : ", ", to_string(each.function));
+    }
+    for (const auto& [reason, list] : functions) {
+      statements_.push_back(fmt::format("{}: not covered: {}: {}", library.plan->name, list, reason));
+      say_(statements_.back());
+    }
+  }
 }
 
 // Objects made before the attach: what the heap holds, and the peers that the kernel knows.

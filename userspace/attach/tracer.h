@@ -110,6 +110,7 @@ class Tracer {
   void attach_file(Target& target, const std::string& path, const std::string& libibverbs, const FileKey& key,
                    std::string mapped_as);
   void attach_plan(Target& target, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope, std::string mapped_as);
+  void tell_uncovered(const std::string& path);
   void find_older_objects(Target& target, const std::string& libibverbs);
   void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
   bool is_probed(const std::string& path, const ResolvedFunction& function) const;
@@ -137,6 +138,7 @@ class Tracer {
   std::map<pid_t, Target> targets_;
   std::set<FileKey> attached_;
   std::vector<TracedLibrary> libraries_;
+  std::set<const LibraryPlan*> told_;  // of these, what is not covered was said
   std::set<pid_t> rescan_;
   std::optional<ControlHook> control_hook_;
   bool process_events_ = false;
