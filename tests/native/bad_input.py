@@ -209,9 +209,9 @@ def case_interrupted(folder):
         assert tracer.interrupt() == 0, tracer.text
         output = Output(path)
         assert output.ids(target.pid) == list(range(1, 3001))
-        assert {row["opcode"] for row in output.rows} == {"SEND"}
+        assert {row["opcode"] for row in output.rows} == {"send"}
         assert {row["bytes"] for row in output.rows} == {"64"}
-        assert {row["status"] for row in output.rows} == {"SUCCESS"}
+        assert {row["status"] for row in output.rows} == {"success"}
         assert output.meta["complete"] is True and output.meta["end_reason"] == "interrupted", output.meta
         assert output.counters["records_dropped"] == 0
         assert os.stat(path).st_mode & 0o777 == 0o600
