@@ -26,7 +26,6 @@
 #include "attach/rdma_netlink.h"
 #include "attach/rdma_sysfs.h"
 #include "base/clock.h"
-#include "decode/uverbs.h"
 
 namespace sigma {
 namespace {
@@ -304,22 +303,7 @@ void Tracer::on_ring_record(std::span<const std::byte> record) {
   const auto* header = reinterpret_cast<const sigma_header*>(record.data());
   if (header->type == SIGMA_PROCESS && record.size() >= sizeof(sigma_process))
     on_process(*reinterpret_cast<const sigma_process*>(record.data()));
-  else if (header->type == SIGMA_UVERBS)
-    note_doorbell(record);
   push(record);
-}
-
-// mlx5: from here on BPF reads where each post to a new queue pair begins. At once, before the record
-// has waited for its turn: a queue pair that posts sooner goes without indices so long.
-void Tracer::note_doorbell(std::span<const std::byte> record) {
-  const auto command = UverbsCommand::parse(record);
-  if (!command) return;
-  const auto facts = decode_uverbs(*command);
-  if (!facts || facts->failed || facts->object != UverbsObject::qp || facts->action != UverbsAction::create) return;
-  if (!facts->doorbell_addr || !facts->user_handle || !facts->qp_num) return;
-  const auto pid = static_cast<pid_t>(command->header().h.pid);
-  if (auto set = capture_->set_doorbell(pid, *facts->user_handle, *facts->qp_num, *facts->doorbell_addr); !set.ok())
-    statements_.push_back("without the indices of its requests: " + set.error().what);
 }
 
 void Tracer::on_process(const sigma_process& record) {

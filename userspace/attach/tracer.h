@@ -116,7 +116,6 @@ class Tracer {
   bool is_probed(const std::string& path, const ResolvedFunction& function) const;
   void find_peers(pid_t pid);
   void on_ring_record(std::span<const std::byte> record);
-  void note_doorbell(std::span<const std::byte> record);
   void on_process(const sigma_process& record);
   void push(std::span<const std::byte> record);
   void govern(Target& target, uint64_t now_ns);
