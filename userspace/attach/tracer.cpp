@@ -153,6 +153,12 @@ void Tracer::look_at_libraries(Target& target) {
     if (file.kind == LibraryKind::libibverbs) libibverbs = file.path;
     if (file.kind == LibraryKind::provider) has_provider = true;
   }
+  // What it has was made under our eyes, if its memory is younger than the probes.
+  const auto born = born_ns_.find(target.pid);
+  const bool all_seen = born != born_ns_.end() && std::all_of(found.begin(), found.end(), [&](const Found& file) {
+    const auto probed = attached_.find(file.key);
+    return probed != attached_.end() && probed->second < born->second;
+  });
   for (const Found& file : found) {
     attach_file(target, file.path, libibverbs, file.key, file.mapped_as);
     tell_uncovered(file.path);
@@ -161,7 +167,7 @@ void Tracer::look_at_libraries(Target& target) {
   if (!has_provider) attach_installed(target);
   target.waiting = libibverbs.empty();
   // Only what was there at the first look can be older than the attach.
-  if (!std::exchange(target.looked, true) && has_provider) find_older_objects(target, libibverbs);
+  if (!std::exchange(target.looked, true) && has_provider && !all_seen) find_older_objects(target, libibverbs);
 }
 
 // Probes the files that the target would map, in its own root, before it does: no race.
@@ -183,7 +189,7 @@ void Tracer::attach_installed(Target& target) {
 
 void Tracer::attach_file(Target& target, const std::string& path, const std::string& libibverbs, const FileKey& key,
                          std::string mapped_as) {
-  if (!attached_.insert(key).second) return;
+  if (!attached_.emplace(key, UINT64_MAX).second) return;
   auto plan = resolver_.plan(path, libibverbs, mapped_as);
   if (has_exited(target)) return;  // what fails now fails because the process is gone
   if (!plan.ok()) {
@@ -193,6 +199,7 @@ void Tracer::attach_file(Target& target, const std::string& path, const std::str
     return;
   }
   attach_plan(target, *plan, key.pid, std::move(mapped_as));
+  attached_[key] = monotonic_now_ns();
 }
 
 void Tracer::attach_plan(Target& target, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
@@ -310,10 +317,16 @@ void Tracer::on_process(const sigma_process& record) {
   const auto pid = static_cast<pid_t>(record.h.pid);
   if (record.kind == SIGMA_PROCESS_EXEC) {
     rescan_.insert(pid);
+    born_ns_[pid] = record.h.time_ns;
   } else if (record.kind == SIGMA_PROCESS_FORK && options_.follow_forks) {
-    rescan_.insert(static_cast<pid_t>(record.child_pid));
+    const auto child = static_cast<pid_t>(record.child_pid);
+    rescan_.insert(child);
+    // A child has copies of what its parent made.
+    const auto parent = targets_.find(pid);
+    if (parent != targets_.end() && parent->second.waiting) born_ns_[child] = record.h.time_ns;
   } else if (record.kind == SIGMA_PROCESS_EXIT) {
     if (auto it = targets_.find(pid); it != targets_.end()) it->second.ended = true;
+    born_ns_.erase(pid);
   }
 }
 

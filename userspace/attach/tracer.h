@@ -135,7 +135,8 @@ class Tracer {
   Reorder reorder_;
   Resolver resolver_;
   std::map<pid_t, Target> targets_;
-  std::set<FileKey> attached_;
+  std::map<FileKey, uint64_t> attached_;     // when its probes were in place
+  std::map<pid_t, uint64_t> born_ns_;        // memory known to have been empty then
   std::vector<TracedLibrary> libraries_;
   std::set<const LibraryPlan*> told_;  // of these, what is not covered was said
   std::set<pid_t> rescan_;
