@@ -117,7 +117,7 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None):
     connectx_tree.make_tree(sysfs, link_layers(run_options))
     words = [os.path.join(EMULATOR, "connectx-run"), "--dir", run_directory, "--realtime", "--timeout", str(LIMIT_S),
              *run_options, "--", *command]
-    launcher = tracer = None
+    launcher = tracer = trace = None
     try:
         with open(output_path, "wb") as output:
             launcher = subprocess.Popen(["sh", "-c", 'read -r go && exec "$@"', "launcher", *words], stdin=subprocess.PIPE,
@@ -134,13 +134,16 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None):
         tracer.wait_ended()
         with open(tracer.csv + ".meta.json", encoding="utf-8") as file:
             meta = json.load(file)
-        return Trace(run_directory, read_rows(tracer.csv), meta, text, tracer.said.decode())
+        trace = Trace(run_directory, read_rows(tracer.csv), meta, text, tracer.said.decode())
+        return trace
     finally:
         if tracer:
             tracer.kill()
         if launcher and launcher.poll() is None:
             launcher.terminate()  # connectx-run ends what it started
             launcher.wait()
+        if trace is None and not keep:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def remove(trace):
