@@ -124,15 +124,19 @@ def check_local_memory(trace: Trace, rows: list, pid: int) -> list:
 
 
 def check_peers(trace: Trace, rows: list, pid: int, peer_pid: int) -> list:
-    """Every row's peer is a queue pair of the other process, which in turn names this one."""
+    """Every row's peer is a queue pair of the other process (of the same one, where UCX talks to
+    itself), which in turn names this one."""
     mine, theirs = trace.queue_pairs(pid), trace.queue_pairs(peer_pid)
 
     def is_right(row: dict) -> bool:
-        if row["qp_type"] == "ud" and row["queue"] == "recv" and not row["peer_qp_num"]:
-            return True      # a UD receive's sender is known from its completion at best
+        if row["queue"] == "recv" and row["status"] == "unfinished" and \
+                (row["qp_type"] == "ud" or not row["qp_num"]):
+            return True      # nobody sent to it; a shared receive queue's has no queue pair either
         own = (row["device"], number(row, "qp_num"))
-        for (device, qp_num), qp in theirs.items():
-            if qp_num == number(row, "peer_qp_num") and row["peer"] == GIDS.get(device):
+        for (device, qp_num), qp in [*theirs.items(), *mine.items()]:
+            # A UD receive's completion names the sender's number; its GID stands in the data only.
+            peer = "" if row["qp_type"] == "ud" and row["queue"] == "recv" else GIDS.get(device)
+            if qp_num == number(row, "peer_qp_num") and row["peer"] == peer:
                 return own in mine and (row["qp_type"] == "ud" or qp["peer_qp_num"] == own[1])
         return False
 

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -30,6 +31,7 @@
 namespace sigma {
 namespace {
 
+constexpr size_t kManyTargets = 4;
 constexpr uint64_t kCareEveryNs = 50'000'000;  // targets' ends, budgets
 constexpr std::chrono::milliseconds kBusyInterval{1};
 constexpr std::chrono::milliseconds kIdleInterval{10};
@@ -56,6 +58,7 @@ Tracer::Tracer(const TracerOptions& options, const Features& features, OnRecord 
       features_(features),
       on_record_(std::move(on_record)),
       say_(std::move(say)),
+      shared_probes_(options.follow_forks || (options.pids.size() > kManyTargets && !features.uprobe_multi)),
       reorder_([this](std::span<const std::byte> record) { on_record_(record); }) {}
 
 Tracer::~Tracer() = default;
@@ -68,6 +71,12 @@ Result<std::unique_ptr<Tracer>> Tracer::start(const TracerOptions& options, cons
 }
 
 Status Tracer::open() {
+  // Links are descriptors: some 30 a process where the kernel has no multi links.
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
   CaptureOptions capture_options;
   capture_options.ring_bytes = options_.ring_bytes;
   capture_options.config.follow_forks = options_.follow_forks;
@@ -101,6 +110,7 @@ Status Tracer::add_process(pid_t pid) {
   if (!target.pidfd)
     return errno == ESRCH ? Error{fmt::format("there is no process {}", pid), "`ps -e` shows what runs"}
                           : Error{fmt::format("cannot follow process {}: {}", pid, errno_text(errno))};
+  target.since_ns = monotonic_now_ns();
   target.seccomp = is_seccomp_filtered(pid);
   target.governor = Governor({.budget = options_.budget, .ns_per_hit = ns_per_hit_});
   SIGMA_CHECK(capture_->add_target(pid));
@@ -108,6 +118,10 @@ Status Tracer::add_process(pid_t pid) {
   look_at_libraries(stored);
   return {};
 }
+
+// Probes limited to a process cost the others nothing; shared ones serve children to come, and are few
+// where every probe is a link, a descriptor and 50 ms at its end.
+pid_t Tracer::scope_of(const Target& target) const { return shared_probes_ ? 0 : target.pid; }
 
 AttachPolicy Tracer::policy_for(const Target& target) const {
   AttachPolicy policy;
@@ -133,7 +147,7 @@ void Tracer::look_at_libraries(Target& target) {
   };
   std::vector<Found> found;
   std::set<std::pair<dev_t, uint64_t>> seen;
-  const pid_t scope = options_.follow_forks ? 0 : target.pid;
+  const pid_t scope = scope_of(target);
   const std::vector<SysfsDevice> devices = rdma_devices();
   for (const Mapping& mapping : *maps) {
     if (!mapping.executable || mapping.inode == 0 || !seen.emplace(mapping.device, mapping.inode).second) continue;
@@ -174,7 +188,7 @@ void Tracer::look_at_libraries(Target& target) {
 void Tracer::attach_installed(Target& target) {
   const std::string root = fmt::format("/proc/{}/root", target.pid);
   const InstalledLibraries installed = installed_libraries(root);
-  const pid_t scope = options_.follow_forks ? 0 : target.pid;
+  const pid_t scope = scope_of(target);
   const std::vector<SysfsDevice> devices = rdma_devices();
   std::vector<std::string> files;
   for (const std::string& provider : installed.providers)
@@ -233,9 +247,13 @@ void Tracer::tell_uncovered(const std::string& path) {
   }
 }
 
-// Objects made before the attach: what the heap holds, and the peers that the kernel knows.
+// Objects made before the attach: what the heap holds, and the peers that the kernel knows. Their records
+// are stamped with the time of the attach, so that they come before the first post: nothing has been
+// passed on yet while a trace starts.
 void Tracer::find_older_objects(Target& target, const std::string& libibverbs) {
   auto objects = find_live_objects(target.pid, {});
+  // The search took time: make room in the ring, without passing anything on.
+  (void)ring_->drain();
   if (has_exited(target)) return;
   if (!objects.ok()) {
     statements_.push_back(fmt::format("process {}: objects made before the attach are unknown: {}", target.pid,
@@ -253,8 +271,8 @@ void Tracer::find_older_objects(Target& target, const std::string& libibverbs) {
     statements_.push_back(fmt::format("process {}: {} older objects could not be told from freed ones and are left out",
                                       target.pid, objects->ambiguous));
   attach_live_functions(target, *objects, libibverbs);
-  for (const auto& record : to_records(*objects, monotonic_now_ns())) push(record);
-  if (!objects->qps.empty()) find_peers(target.pid);
+  for (const auto& record : to_records(*objects, target.since_ns)) push(record);
+  if (!objects->qps.empty()) find_peers(target);
 }
 
 // The live route: functions that the process's own contexts and queue pairs point to, and that the file
@@ -268,7 +286,7 @@ void Tracer::attach_live_functions(Target& target, const LiveObjects& objects, c
     mapped_as = function.mapping.path;
     pointers.push_back({function.function, function.file_offset});
   }
-  const pid_t scope = options_.follow_forks ? 0 : target.pid;
+  const pid_t scope = scope_of(target);
   for (const auto& [path, file] : files) {
     auto plan = resolver_.plan_from_live(path, libibverbs, file.second, file.first);
     if (!plan.ok()) continue;
@@ -288,7 +306,7 @@ bool Tracer::is_probed(const std::string& path, const ResolvedFunction& function
   return false;
 }
 
-void Tracer::find_peers(pid_t pid) {
+void Tracer::find_peers(const Target& target) {
   auto resources = read_rdma_resources({});
   if (!resources.ok()) {
     statements_.push_back("peers of queue pairs made before the attach are unknown: " + resources.error().what);
@@ -298,8 +316,8 @@ void Tracer::find_peers(pid_t pid) {
     kernel_qps_ = kernel;
     statements_.push_back(fmt::format("{} queue pairs of kernel users (NVMe-oF, Lustre, ...) are not traced", kernel));
   }
-  const auto wanted = static_cast<uint32_t>(pid);
-  for (const sigma_qp_peer& peer : peer_records(*resources, std::span(&wanted, 1), monotonic_now_ns()))
+  const auto wanted = static_cast<uint32_t>(target.pid);
+  for (const sigma_qp_peer& peer : peer_records(*resources, std::span(&wanted, 1), target.since_ns))
     push(std::as_bytes(std::span(&peer, 1)));
 }
 
@@ -386,7 +404,7 @@ void Tracer::govern(Target& target, uint64_t now_ns) {
 // The probes go, rather than a flag be set: a trap costs most of what a hit costs. Probes that serve
 // several processes stay, and the BPF filter drops their hits.
 void Tracer::switch_data_path(Target& target, bool on) {
-  if (options_.follow_forks) {
+  if (shared_probes_) {
     if (auto done = capture_->pause_target(target.pid, !on); !done.ok()) statements_.push_back(done.error().what);
     return;
   }
@@ -414,7 +432,7 @@ void Tracer::notice_ends() {
       push(std::as_bytes(std::span(&exit, 1)));
     }
     target.ended = true;
-    if (!options_.follow_forks) capture_->detach(pid);
+    if (!shared_probes_) capture_->detach(pid);
   }
 }
 

@@ -89,6 +89,7 @@ class Tracer {
   struct Target {
     pid_t pid = 0;
     Fd pidfd;
+    uint64_t since_ns = 0;          // when tracing it began
     bool seccomp = false;           // its system calls are filtered
     bool waiting = true;            // has mapped no RDMA library yet
     bool looked = false;            // its libraries were looked at before
@@ -114,7 +115,7 @@ class Tracer {
   void find_older_objects(Target& target, const std::string& libibverbs);
   void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
   bool is_probed(const std::string& path, const ResolvedFunction& function) const;
-  void find_peers(pid_t pid);
+  void find_peers(const Target& target);
   void on_ring_record(std::span<const std::byte> record);
   void on_process(const sigma_process& record);
   void push(std::span<const std::byte> record);
@@ -124,11 +125,13 @@ class Tracer {
   static bool has_exited(const Target& target);
   void announce();
   AttachPolicy policy_for(const Target& target) const;
+  pid_t scope_of(const Target& target) const;
 
   TracerOptions options_;
   Features features_;
   OnRecord on_record_;
   Say say_;
+  bool shared_probes_;  // one set of probes for all processes; the filter is BPF's alone
   std::unique_ptr<Capture> capture_;
   std::unique_ptr<RingReader> ring_;
   std::optional<LibraryWatch> watch_;
