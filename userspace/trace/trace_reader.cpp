@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "trace/trace_reader.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <queue>
+
+#include "base/fd.h"
+#include "trace/trace_dir.h"
+
+namespace sigma {
+namespace {
+
+constexpr off_t kMaxMetaBytes = 256 << 20;
+constexpr size_t kMaxDescriptions = 16;
+
+Error cannot_read(const std::string& path, int errnum) {
+  Error error{fmt::format("cannot read the trace {}: {}", path, errno_text(errnum))};
+  if (errnum == ENOENT || errnum == ENOTDIR)
+    error.hint = "name the folder that `sigmatrace attach -o DIR` wrote";
+  if (errnum == EACCES) error.hint = "traces are readable by the user who recorded them only";
+  return error;
+}
+
+Result<std::string> read_file(int folder, const char* name, const std::string& path) {
+  const Fd fd(openat(folder, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  struct stat info {};
+  if (!fd || fstat(fd.get(), &info) != 0) return cannot_read(path, errno);
+  if (!S_ISREG(info.st_mode) || info.st_size > kMaxMetaBytes)
+    return Error{fmt::format("{}/{} is not that of a trace", path, name)};
+  std::string text(static_cast<size_t>(info.st_size), '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t count = read(fd.get(), text.data() + done, text.size() - done);
+    if (count < 0) return cannot_read(path, errno);
+    if (count == 0) break;
+    done += static_cast<size_t>(count);
+  }
+  text.resize(done);
+  return text;
+}
+
+// Why these bytes are not the beginning of a packet; nullptr: they are.
+const char* reject(std::span<const std::byte> bytes, const Uuid& uuid, PacketHead* head) {
+  if (bytes.size() < sizeof *head) return "torn";
+  std::memcpy(head, bytes.data(), sizeof *head);
+  if (head->magic != kCtfMagic) return "no packet begins here";
+  if (head->uuid != uuid) return "belongs to another trace";
+  if (head->stream_id != kStreamCpu && head->stream_id != kStreamControl) return "unknown stream";
+  const uint64_t size = head->packet_bits / 8;
+  if (head->packet_bits % 8 || head->content_bits != head->packet_bits || size < sizeof *head)
+    return "impossible size";
+  if (size > bytes.size()) return "torn";
+  if (head->timestamp_end < head->timestamp_begin) return "ends before it begins";
+  if (head->events > (size - sizeof *head) / sizeof(EventHead)) return "impossible count of events";
+  return nullptr;
+}
+
+}  // namespace
+
+// Goes through a file's events. What is wrong ends the packet.
+class TraceReader::Cursor {
+ public:
+  Cursor(TraceReader& reader, const File& file) : reader_(reader), file_(file) { next(); }
+
+  bool at_end() const { return packet_ == file_.packets.size(); }
+  const Event& event() const { return event_; }
+  void next();
+
+ private:
+  TraceReader& reader_;
+  const File& file_;
+  size_t packet_ = 0;
+  size_t offset_ = 0;   // of the next event in the packet
+  uint64_t events_ = 0; // taken from it
+  uint64_t last_ns_ = 0;
+  bool any_ = false;
+  Event event_;
+  std::unique_ptr<RecordBuffer> buffer_ = std::make_unique<RecordBuffer>();
+};
+
+void TraceReader::Cursor::next() {
+  for (; packet_ < file_.packets.size(); ++packet_, offset_ = 0, events_ = 0) {
+    const Packet& packet = file_.packets[packet_];
+    const auto rest = packet.events.subspan(offset_);
+    if (rest.empty() && events_ == packet.count) continue;
+    const auto event = read_event(rest, *buffer_);
+    const bool sound = event && events_ < packet.count && event->timestamp_ns >= packet.begin_ns &&
+                       event->timestamp_ns <= packet.end_ns && event->timestamp_ns >= last_ns_ &&
+                       (!any_ || event->sequence > event_.sequence);
+    if (!sound) {
+      reader_.damaged(file_, rest.size(), "a damaged packet");
+      continue;
+    }
+    event_ = *event;
+    last_ns_ = event->timestamp_ns;
+    any_ = true;
+    offset_ += event->encoded_bytes;
+    ++events_;
+    return;
+  }
+}
+
+Result<std::unique_ptr<TraceReader>> TraceReader::open(const std::string& path) {
+  const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) return cannot_read(path, errno);
+  SIGMA_ASSIGN(const std::string text, read_file(folder.get(), "meta.json", path));
+  std::unique_ptr<TraceReader> reader(new TraceReader);
+  auto meta = parse_trace_meta(text);
+  if (!meta.ok())
+    return Error{fmt::format("cannot read the trace {}: {}", path, meta.error().what),
+                 meta.error().hint};
+  reader->meta_ = *std::move(meta);
+  SIGMA_CHECK(reader->open_files(path + "/ctf"));
+  for (File& file : reader->files_) reader->index_packets(file);
+  reader->indexed_ = reader->damage_;
+  return reader;
+}
+
+TraceReader::~TraceReader() {
+  for (const File& file : files_)
+    munmap(const_cast<std::byte*>(file.bytes.data()), file.bytes.size());
+}
+
+Status TraceReader::open_files(const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(path.c_str()), closedir);
+  if (!dir) return cannot_read(path, errno);
+  while (const dirent* entry = readdir(dir.get())) {
+    if (!is_stream_name(entry->d_name)) continue;
+    const Fd fd(openat(dirfd(dir.get()), entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat info {};
+    if (!fd || fstat(fd.get(), &info) != 0)
+      return cannot_read(fmt::format("{}/{}", path, entry->d_name), errno);
+    if (!S_ISREG(info.st_mode) || info.st_size == 0) continue;
+    const auto size = static_cast<size_t>(info.st_size);
+    void* const bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    if (bytes == MAP_FAILED) return cannot_read(fmt::format("{}/{}", path, entry->d_name), errno);
+    madvise(bytes, size, MADV_SEQUENTIAL);
+    files_.push_back({entry->d_name, {static_cast<const std::byte*>(bytes), size}, {}});
+  }
+  std::sort(files_.begin(), files_.end(),
+            [](const File& a, const File& b) { return a.name < b.name; });
+  return {};
+}
+
+void TraceReader::index_packets(File& file) {
+  uint64_t discarded_first = 0, discarded_last = 0;
+  bool any = false;
+  for (auto rest = file.bytes; !rest.empty();) {
+    PacketHead head;
+    if (const char* reason = reject(rest, meta_.uuid, &head)) {
+      // On to the next beginning of a packet: magic and uuid together occur nowhere else.
+      std::byte mark[4 + sizeof(Uuid)];
+      std::memcpy(mark, &kCtfMagic, 4);
+      std::memcpy(mark + 4, meta_.uuid.data(), sizeof(Uuid));
+      const auto next = std::search(rest.begin() + 1, rest.end(), std::begin(mark), std::end(mark));
+      const auto skipped = static_cast<size_t>(next - rest.begin());
+      const std::string_view what = reason;
+      damaged(file, skipped,
+              what == "torn" && next == rest.end() ? "a torn packet at its end" : what);
+      rest = rest.subspan(skipped);
+      continue;
+    }
+    const size_t size = head.packet_bits / 8;
+    if (!any) discarded_first = head.events_discarded;
+    any = true;
+    discarded_last = std::max(discarded_last, head.events_discarded);
+    first_ns_ = first_ns_ ? std::min(first_ns_, head.timestamp_begin) : head.timestamp_begin;
+    last_ns_ = std::max(last_ns_, head.timestamp_end);
+    if (size > sizeof head || head.events)
+      file.packets.push_back({rest.subspan(sizeof head, size - sizeof head), head.timestamp_begin,
+                              head.timestamp_end, head.events});
+    rest = rest.subspan(size);
+  }
+  damage_.discarded += discarded_last - std::min(discarded_first, discarded_last);
+}
+
+void TraceReader::damaged(const File& file, uint64_t bytes, std::string_view what) {
+  damage_.skipped_bytes += bytes;
+  if (damage_.descriptions.size() < kMaxDescriptions)
+    damage_.descriptions.push_back(fmt::format("{}: {}: {} bytes skipped", file.name, what, bytes));
+}
+
+uint64_t TraceReader::bytes() const {
+  uint64_t sum = 0;
+  for (const File& file : files_) sum += file.bytes.size();
+  return sum;
+}
+
+void TraceReader::pause_and_resume(TraceVisitor& visitor, uint64_t time_ns) const {
+  sigma_window window{};
+  window.h = {.time_ns = time_ns, .type = SIGMA_WINDOW, .size = sizeof window};
+  for (const uint32_t kind : {SIGMA_WINDOW_PAUSE, SIGMA_WINDOW_RESUME}) {
+    window.kind = kind;
+    visitor.on_record(std::as_bytes(std::span(&window, 1)));
+  }
+}
+
+void TraceReader::replay(TraceVisitor& visitor) {
+  damage_ = indexed_;
+  std::vector<std::unique_ptr<Cursor>> cursors;
+  struct Head {
+    uint64_t sequence;
+    Cursor* cursor;
+    bool operator>(const Head& other) const { return sequence > other.sequence; }
+  };
+  std::priority_queue<Head, std::vector<Head>, std::greater<>> heads;
+  for (const File& file : files_) {
+    cursors.push_back(std::make_unique<Cursor>(*this, file));
+    if (!cursors.back()->at_end())
+      heads.push({cursors.back()->event().sequence, cursors.back().get()});
+  }
+
+  uint64_t expected = 0, absent = 0;
+  while (!heads.empty()) {
+    Cursor& cursor = *heads.top().cursor;
+    heads.pop();
+    // A stream's events come in runs: no need to go through the queue for each.
+    const uint64_t limit = heads.empty() ? UINT64_MAX : heads.top().sequence;
+    do {
+      const Event& event = cursor.event();
+      if (event.sequence > expected) {
+        absent += event.sequence - expected;
+        pause_and_resume(visitor, event.timestamp_ns);
+      }
+      expected = event.sequence + 1;
+      if (reinterpret_cast<const sigma_header*>(event.record.data())->type < SIGMA_RECORD_TYPES)
+        visitor.on_record(event.record);
+      else
+        visitor.on_note(event.record);
+      cursor.next();
+    } while (!cursor.at_end() && cursor.event().sequence < limit);
+    if (!cursor.at_end()) heads.push({cursor.event().sequence, &cursor});
+  }
+  if (meta_.records > expected) absent += meta_.records - expected;
+  (meta_.max_size_bytes ? damage_.overwritten : damage_.missing) += absent;
+}
+
+}  // namespace sigma
