@@ -12,12 +12,18 @@
 #define MAX_RECORD 4096
 #define ATTR_BYTES sizeof(struct sigma_uverbs_attr)
 
-/* A record in the making: too large for the stack. In the map only while one program runs. */
+/*
+ * A record in the making: too large for the stack. In the map only while one program runs. `end` is
+ * here and not in a register so that the verifier takes all rounds of the loop over attributes for
+ * alike.
+ */
 struct draft {
   union {
     struct sigma_uverbs uverbs;
     __u8 bytes[MAX_RECORD];
   };
+  __u32 start; /* of the payload area */
+  __u32 end;   /* of what is filled in */
 };
 
 struct {
@@ -36,40 +42,29 @@ static __always_inline bool is_pointer(const struct sigma_uverbs_attr* attr) {
          (attr->len && (attr->flags & SIGMA_UVERBS_ATTR_F_VALID_OUTPUT));
 }
 
-/* Fills in attributes and payloads; gives the record's size. */
-static __noinline __u32 fill_attributes(__u64 id, __u64 attrs) {
-  struct draft* draft = bpf_map_lookup_elem(&drafts, &id);
+/* Copies one attribute and its payload into the draft. */
+static __noinline int add_attribute(struct draft* draft, __u64 attrs, __u32 i) {
   struct sigma_totals* totals = totals_of_cpu();
-  if (!draft || !totals) return 0;
-  __u32 n = draft->uverbs.num_attrs;
-  if (n > SIGMA_UVERBS_MAX_ATTRS) return 0;
-  __u32 start = sizeof(struct sigma_uverbs) + n * ATTR_BYTES;
-  __u32 at = start;
-  for (__u32 i = 0; i < SIGMA_UVERBS_MAX_ATTRS; i++) {
-    if (i >= n) break;
-    struct sigma_uverbs_attr attr = {};
-    read_user(totals, &attr, sizeof(attr), attrs + i * ATTR_BYTES);
-    attr.offset = SIGMA_UVERBS_NO_PAYLOAD;
-    if (is_pointer(&attr)) {
-      __u32 length = attr.len;
-      if (length > SIGMA_UVERBS_ATTR_BYTES) {
-        length = SIGMA_UVERBS_ATTR_BYTES;
-        draft->uverbs.flags |= SIGMA_UVERBS_TRUNCATED;
-      }
-      if (at > MAX_RECORD - SIGMA_UVERBS_ATTR_BYTES) {
-        draft->uverbs.flags |= SIGMA_UVERBS_TRUNCATED;
-      } else if (read_user(totals, draft->bytes + at, length, attr.data)) {
-        attr.offset = at - start;
-        at += (length + 7) & ~7u;
-      } else {
-        draft->uverbs.flags |= SIGMA_UVERBS_TRUNCATED;
-      }
+  if (!totals || !draft || i >= SIGMA_UVERBS_MAX_ATTRS) return 0;
+  struct sigma_uverbs_attr attr = {};
+  read_user(totals, &attr, sizeof(attr), attrs + i * ATTR_BYTES);
+  attr.offset = SIGMA_UVERBS_NO_PAYLOAD;
+  if (is_pointer(&attr)) {
+    __u32 end = draft->end;
+    __u32 length = attr.len;
+    bool whole = length <= SIGMA_UVERBS_ATTR_BYTES;
+    if (!whole) length = SIGMA_UVERBS_ATTR_BYTES;
+    if (end <= MAX_RECORD - SIGMA_UVERBS_ATTR_BYTES &&
+        read_user(totals, draft->bytes + end, length, attr.data)) {
+      attr.offset = end - draft->start;
+      draft->end = end + ((length + 7) & ~7u);
+    } else {
+      whole = false;
     }
-    __u32 place = sizeof(struct sigma_uverbs) + i * ATTR_BYTES;
-    if (place <= MAX_RECORD - ATTR_BYTES) *(struct sigma_uverbs_attr*)(draft->bytes + place) = attr;
+    if (!whole) draft->uverbs.flags |= SIGMA_UVERBS_TRUNCATED;
   }
-  draft->uverbs.payload_bytes = at - start;
-  return at;
+  *(struct sigma_uverbs_attr*)(draft->bytes + sizeof(struct sigma_uverbs) + i * ATTR_BYTES) = attr;
+  return 0;
 }
 
 /* The command that `call` began has returned. */
@@ -101,7 +96,12 @@ static __noinline int emit_command(const struct sigma_call* call, __u64 header, 
     uverbs->num_attrs = SIGMA_UVERBS_MAX_ATTRS;
     uverbs->flags |= SIGMA_UVERBS_TRUNCATED;
   }
-  __u32 size = fill_attributes(id, header + sizeof(hdr));
+  draft->start = sizeof(*uverbs) + uverbs->num_attrs * ATTR_BYTES;
+  draft->end = draft->start;
+  for (__u32 i = 0; i < SIGMA_UVERBS_MAX_ATTRS && i < uverbs->num_attrs; i++)
+    add_attribute(draft, header + sizeof(hdr), i);
+  __u32 size = draft->end;
+  uverbs->payload_bytes = size - draft->start;
   if (size >= sizeof(*uverbs) && size <= MAX_RECORD) {
     fill_header(&uverbs->h, SIGMA_UVERBS, size, id, bpf_ktime_get_ns());
     count(totals, SIGMA_COUNT_ATTEMPTS, 1);

@@ -14,7 +14,7 @@
 /* Without bpf_loop. */
 #define UNROLLED_WR 32
 
-/* What the records of one call share, and the walk's position. */
+/* What the records of one call share, and where the walk is. */
 struct walk {
   __u64 id;
   __u64 call_ns;
@@ -24,7 +24,6 @@ struct walk {
   __u32 qp_num;
   __u32 index;
   __u16 flags;
-  __u16 position;
   __u8 queue;
   __u8 qp_type;
 };
@@ -84,7 +83,7 @@ struct tail {
 static long count_step(__u64 i, void* data) {
   struct tail* tail = data;
   if (!tail->wr || tail->wr == tail->until) return 1;
-  tail->n++;
+  tail->n = i + 1; /* not n++: the verifier would follow each value */
   /* `next` is the second field of both kinds of request. */
   if (bpf_probe_read_user(&tail->wr, sizeof(tail->wr), (const void*)(tail->wr + 8))) tail->wr = 0;
   return 0;
@@ -101,7 +100,7 @@ static __always_inline void count_tail(struct tail* tail) {
 
 /* Emits the request at walk->wr and moves on. `last`: the walk ends here even if the list goes on.
  */
-static __noinline int post_one(struct walk* walk, bool last) {
+static __noinline int post_one(struct walk* walk, __u16 position, bool last) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !walk) return 0;
 
@@ -137,7 +136,7 @@ static __noinline int post_one(struct walk* walk, bool last) {
     record->remote_qpn = 0;
     record->ah_handle = 0;
     record->index = walk->index;
-    record->position = walk->position;
+    record->position = position;
     record->num_sge = wr.num_sge > 0 ? wr.num_sge : 0;
     record->flags = walk->flags;
     record->queue = walk->queue;
@@ -156,19 +155,18 @@ static __noinline int post_one(struct walk* walk, bool last) {
     submit(record);
   }
   walk->wr = wr.next;
-  walk->position++;
   return 0;
 }
 
 static long walk_step(__u64 i, void* data) {
   struct walk* walk = data;
   if (!walk->wr) return 1;
-  post_one(walk, i == SIGMA_MAX_WR - 2);
+  post_one(walk, i + 1, i == SIGMA_MAX_WR - 2);
   return 0;
 }
 
 static __always_inline void walk_list(struct walk* walk) {
-  post_one(walk, false);
+  post_one(walk, 0, false);
   if (!walk->wr) return; /* nearly always */
   if (config.has_loop) {
     bpf_loop(SIGMA_MAX_WR - 1, walk_step, walk, 0);
@@ -176,7 +174,7 @@ static __always_inline void walk_list(struct walk* walk) {
   }
   for (int i = 1; i < UNROLLED_WR; i++) {
     if (!walk->wr) return;
-    post_one(walk, i == UNROLLED_WR - 1);
+    post_one(walk, i, i == UNROLLED_WR - 1);
   }
 }
 

@@ -4,6 +4,7 @@
 # and generates NAME.skel.h. Gives the interface target NAME_skel: linking it brings the include
 # path and libbpf. No vmlinux.h: the programs declare the few kernel structures they use, so the
 # build machine needs no BTF.
+set(SIGMA_BPF_INCLUDE ${CMAKE_CURRENT_LIST_DIR}/..)
 find_program(BPF_CLANG NAMES clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14 REQUIRED)
 find_program(BPFTOOL NAMES bpftool PATHS /usr/sbin /sbin REQUIRED)
 
@@ -26,7 +27,7 @@ function(bpf_object NAME)
       OUTPUT ${object}
       COMMAND ${BPF_CLANG} -g -O2 -target bpf -mcpu=v3 -D__TARGET_ARCH_${BPF_ARCH}
               -Wall -Wextra -Wno-unused-parameter -Wno-address-of-packed-member
-              -I${CMAKE_SOURCE_DIR} -I/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}
+              -I${SIGMA_BPF_INCLUDE} -I/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}
               -c ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${object}
       DEPENDS ${source} ${ARG_HEADERS}
       COMMENT "BPF ${source}" VERBATIM)

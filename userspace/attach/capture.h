@@ -97,9 +97,10 @@ class Capture {
   // exec, fork and exit of targets.
   Status attach_process_events();
 
-  // Closes all links, or those made for one process. Programs and maps stay.
+  // Closes all links, or those made for one process (its data path only: the governor's pause, in
+  // which set-up is still seen). Programs and maps stay; attach() may follow.
   void detach();
-  void detach(pid_t pid);
+  void detach(pid_t pid, bool data_path_only = false);
 
   int ring_map_fd() const;
   int queue_pairs_map_fd() const;

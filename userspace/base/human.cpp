@@ -52,7 +52,7 @@ std::string human_duration(uint64_t ns) {
   if (value < 999.5e3) return significant(value / 1e3, " us");
   if (value < 999.5e6) return significant(value / 1e6, " ms");
   if (value < 99.95e9) return significant(value / 1e9, " s");
-  const uint64_t seconds = (ns + 500'000'000) / 1'000'000'000;
+  const uint64_t seconds = ns / 1'000'000'000 + (ns % 1'000'000'000 >= 500'000'000 ? 1 : 0);
   if (seconds < 3600) return fmt::format("{} min {} s", seconds / 60, seconds % 60);
   return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
 }

@@ -72,8 +72,8 @@ int open_folder(Place* place) {
   return place->folder ? 0 : errno;
 }
 
-// What stands at the place now; nullopt: nothing.
-Result<std::optional<struct stat>> look(const Place& place) {
+// What stands at the place now; nullopt: nothing. `*denied` as in replace().
+Result<std::optional<struct stat>> look(const Place& place, bool* denied) {
   struct stat info {};
   if (place.name.empty() || place.name == "." || place.name == "..")
     return Error{fmt::format("cannot write {}: it is a folder", place.path),
@@ -81,6 +81,7 @@ Result<std::optional<struct stat>> look(const Place& place) {
   if (fstatat(place.folder.get(), place.name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
     return std::optional(info);
   if (errno == ENOENT) return std::optional<struct stat>();
+  *denied = is_denied(errno);
   return failed(place.path, errno);
 }
 
@@ -133,7 +134,7 @@ Result<Fd> replace(const std::string& path, const Caller& caller, Authority auth
     *denied = is_denied(error);
     return failed(path, error);
   }
-  SIGMA_ASSIGN(const auto there, look(place));
+  SIGMA_ASSIGN(const auto there, look(place, denied));
   if (there) {
     const mode_t mode = there->st_mode;
     if (S_ISLNK(mode))

@@ -25,43 +25,16 @@
 namespace sigma {
 
 // Only ever appended to: scripts count on the order.
+// clang-format off
 inline constexpr auto kCsvColumns = std::to_array<std::string_view>({
-    "time_ns",
-    "time_error_ns",
-    "complete_ns",
-    "latency_ns",
-    "complete_source",
-    "node",
-    "pid",
-    "tid",
-    "comm",
-    "device",
-    "port",
-    "qp_num",
-    "qp_type",
-    "peer_qp_num",
-    "peer",
-    "queue",
-    "opcode",
-    "bytes",
-    "sge_count",
-    "signaled",
-    "inline",
-    "wr_id",
-    "local_addr",
-    "lkey",
-    "remote_addr",
-    "rkey",
-    "imm",
-    "status",
-    "vendor_err",
-    "initiator",
-    "source",
-    "index",
-    "complete_error_ns",
-    "tier",
-    "flags",
+    "time_ns", "time_error_ns", "complete_ns", "latency_ns", "complete_source",
+    "node", "pid", "tid", "comm",
+    "device", "port", "qp_num", "qp_type", "peer_qp_num", "peer",
+    "queue", "opcode", "bytes", "sge_count", "signaled", "inline", "wr_id",
+    "local_addr", "lkey", "remote_addr", "rkey", "imm",
+    "status", "vendor_err", "initiator", "source", "index", "complete_error_ns", "tier", "flags",
 });
+// clang-format on
 
 struct CsvOptions {
   std::string node;  // this machine's name

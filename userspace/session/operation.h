@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Operation: one work request, from its post to its completion. What users see; what sinks are given.
-// An absent value is unknown, never zero.
+// Operation: one work request, from its post to its completion. What users see; what sinks are
+// given. An absent value is unknown, never zero.
 #pragma once
 
 #include <array>
@@ -13,11 +13,20 @@
 namespace sigma {
 
 enum class Opcode : uint8_t {
-  send, send_with_imm, send_with_inv, tso,
-  rdma_write, rdma_write_with_imm, rdma_read,
-  atomic_cmp_and_swp, atomic_fetch_and_add,
-  local_inv, bind_mw, driver,
-  recv, recv_rdma_with_imm,
+  send,
+  send_with_imm,
+  send_with_inv,
+  tso,
+  rdma_write,
+  rdma_write_with_imm,
+  rdma_read,
+  atomic_cmp_and_swp,
+  atomic_fetch_and_add,
+  local_inv,
+  bind_mw,
+  driver,
+  recv,
+  recv_rdma_with_imm,
   unknown,
 };
 std::string_view to_string(Opcode opcode);  // the enumerator's name; "" for unknown
@@ -28,24 +37,27 @@ struct Address {
   std::optional<uint16_t> lid;
 };
 
-// Attributes of one life of a queue pair. Shared by its operations; immutable to sinks.
+// Attributes of one life of a queue pair. Shared by its operations; read-only to sinks. The pointer
+// stands for the life: the session updates the attributes in place as commands arrive (a MODIFY after
+// the first operations, a peer that netlink names later), so a sink that wants them as they were, or
+// hands them to another thread, copies.
 // Sources: CREATE_QP and MODIFY_QP commands, struct ibv_qp, RDMA netlink.
 struct QueuePair {
   std::string device;  // "mlx5_0"; empty when unknown
   uint32_t qp_num = 0;
-  uint32_t life = 0;   // counts the lives of this number on this device, from 0
-  uint32_t pid = 0;    // the process that made it
-  uint64_t qp_ptr = 0; // struct ibv_qp * in that process; 0 when unknown
+  uint32_t life = 0;    // counts the lives of this number on this device, from 0
+  uint32_t pid = 0;     // the process that made it
+  uint64_t qp_ptr = 0;  // struct ibv_qp * in that process; 0 when unknown
   std::optional<uint32_t> handle;
-  std::optional<uint8_t> type;       // enum ibv_qp_type
-  std::optional<uint8_t> state;      // enum ibv_qp_state
+  std::optional<uint8_t> type;   // enum ibv_qp_type
+  std::optional<uint8_t> state;  // enum ibv_qp_state
   std::optional<bool> sq_sig_all;
   std::optional<uint32_t> max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
   std::optional<uint8_t> port;
   std::optional<uint32_t> peer_qp_num;
   Address peer;
-  std::optional<uint8_t> sgid_index, sl, traffic_class, hop_limit, static_rate, timeout, retry_cnt, rnr_retry,
-      min_rnr_timer, max_rd_atomic, max_dest_rd_atomic;
+  std::optional<uint8_t> sgid_index, sl, traffic_class, hop_limit, static_rate, timeout, retry_cnt,
+      rnr_retry, min_rnr_timer, max_rd_atomic, max_dest_rd_atomic;
   std::optional<uint32_t> flow_label, path_mtu /* bytes */, sq_psn, rq_psn, qkey;
   std::optional<uint16_t> pkey_index;
   bool older_than_attach = false;
@@ -79,7 +91,7 @@ struct Operation {
   CompleteSource complete_source = CompleteSource::none;
 
   uint32_t pid = 0;
-  uint32_t tid = 0;  // of the poster; 0 when the post was not seen
+  uint32_t tid = 0;       // of the poster; 0 when the post was not seen
   std::string_view comm;  // owned by the session, valid during the sink's call
 
   Queue queue = Queue::send;

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "cli/attach_options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+
+#include "cli/parse.h"
+
+namespace sigma {
+namespace {
+
+[[noreturn]] void refuse(std::string_view option, std::string_view text,
+                         std::string_view expected) {
+  throw CLI::ValidationError(std::string(option), fmt::format("'{}' is not {}", text, expected));
+}
+
+// An option whose text `parse` turns into a value.
+template <typename Parse, typename Store>
+CLI::Option* add_parsed(CLI::App& parser, const std::string& name, const Parse& parse,
+                        const Store& store, const std::string& expected, const std::string& help) {
+  return parser.add_option_function<std::string>(
+      name,
+      [=](const std::string& text) {
+        const auto value = parse(text);
+        if (!value) refuse(name, text, expected);
+        store(*value);
+      },
+      help);
+}
+
+template <typename Enum>
+CLI::Option* add_choice(CLI::App& parser, const std::string& name, Enum& target,
+                        const std::map<std::string, Enum>& choices, const std::string& help) {
+  const auto find = [choices](const std::string& text) {
+    const auto found = choices.find(text);
+    return found == choices.end() ? std::nullopt : std::optional(found->second);
+  };
+  std::string words;
+  for (const auto& [word, value] : choices) words += (words.empty() ? "" : "|") + word;
+  return add_parsed(
+             parser, name, find, [&target](Enum value) { target = value; }, "one of " + words, help)
+      ->type_name(words);
+}
+
+// --budget: a percentage, or "off".
+std::optional<std::optional<double>> parse_budget(std::string_view text) {
+  if (text == "off") return std::optional<double>();
+  const auto percent = parse_percent(text);
+  if (!percent) return std::nullopt;
+  return percent;
+}
+
+std::optional<uint64_t> parse_ring(std::string_view text) {
+  const auto bytes = parse_size(text);
+  return bytes && *bytes >= kMinRingBytes && *bytes <= kMaxRingBytes ? bytes : std::nullopt;
+}
+
+}  // namespace
+
+void add_attach_options(CLI::App& parser, AttachOptions& options) {
+  constexpr const char* kTarget = "What to trace";
+  add_parsed(
+      parser, "--pid", parse_pids,
+      [&options](const std::vector<pid_t>& pids) {
+        for (const pid_t pid : pids)
+          if (std::find(options.pids.begin(), options.pids.end(), pid) == options.pids.end())
+            options.pids.push_back(pid);
+      },
+      "a list of process ids", "running processes; those that use no RDMA yet are waited for")
+      ->type_name("P[,P...]")
+      ->required()
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->trigger_on_parse()
+      ->group(kTarget);
+  parser
+      .add_flag("--follow-forks", options.follow_forks,
+                "trace children that the processes make as well")
+      ->group(kTarget);
+
+  constexpr const char* kOutput = "Output";
+  parser
+      .add_option("-o", options.output,
+                  "CSV file, replaced if it is there, with PATH.meta.json beside it; `-` is "
+                  "standard output. "
+                  "Without it: live totals and the summary")
+      ->type_name("PATH")
+      ->group(kOutput);
+  add_parsed(
+      parser, "--duration", parse_duration, [&options](uint64_t ns) { options.duration_ns = ns; },
+      "a duration (10, 10s, 500ms, 2m)",
+      "end after this time; without it at Ctrl-C, or with the last process")
+      ->type_name("S")
+      ->group(kOutput);
+
+  constexpr const char* kMethod = "How to trace";
+  using Posts = AttachOptions::Posts;
+  using Completions = AttachOptions::Completions;
+  add_choice<Posts>(parser, "--posts", options.posts,
+                    {{"auto", Posts::automatic}, {"probe", Posts::probe}},
+                    "how posts are seen; auto takes the best way for each device")
+      ->group(kMethod);
+  add_choice<Completions>(
+      parser, "--completions", options.completions,
+      {{"auto", Completions::automatic}, {"probe", Completions::probe}, {"off", Completions::off}},
+      "how completions are seen; off saves the probe on polls, and operations end as unfinished")
+      ->group(kMethod);
+  parser
+      .add_flag_callback(
+          "--no-post-check", [&options] { options.check_posts = false; },
+          "save the return probe of posts: refused posts may appear then, and all are marked "
+          "unverified")
+      ->group(kMethod);
+
+  constexpr const char* kCost = "Cost";
+  add_parsed(
+      parser, "--budget", parse_budget,
+      [&options](std::optional<double> percent) { options.budget_percent = percent; },
+      "a percentage above 0 and up to 100, or off",
+      "the most that probes may cost each process, in percent of a core (default 10). Beyond it "
+      "tracing pauses, and "
+      "says so; off never pauses")
+      ->type_name("PERCENT|off")
+      ->group(kCost);
+  add_parsed(
+      parser, "--ring-size", parse_ring, [&options](uint64_t bytes) { options.ring_bytes = bytes; },
+      "a size from 16K to 1G",
+      "buffer between kernel and tracer (default 8M); raise it when records are dropped")
+      ->type_name("BYTES")
+      ->group(kCost);
+}
+
+}  // namespace sigma

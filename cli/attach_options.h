@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The options of `sigmatrace attach`.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace sigma {
+
+struct AttachOptions {
+  std::vector<pid_t> pids;  // at least one
+  bool follow_forks = false;
+
+  std::string output;  // empty: the summary only; "-": standard output
+  std::optional<uint64_t> duration_ns;
+
+  enum class Posts { automatic, probe };
+  enum class Completions { automatic, probe, off };
+  Posts posts = Posts::automatic;
+  Completions completions = Completions::automatic;
+  bool check_posts = true;
+
+  std::optional<double> budget_percent = 10;  // of one core for each process; nullopt: no bound
+  uint64_t ring_bytes = 8u << 20;
+};
+
+inline constexpr uint64_t kMinRingBytes = 16 * 1024;
+inline constexpr uint64_t kMaxRingBytes = 1u << 30;
+
+// Registers the options with the subcommand's parser, which fills `options`. It must outlive the
+// parsing. Values out of range are usage errors.
+void add_attach_options(CLI::App& parser, AttachOptions& options);
+
+}  // namespace sigma

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "resolve/flow.h"
+
+#include <algorithm>
+#include <deque>
+
+namespace sigma {
+namespace {
+
+constexpr size_t kMaxAtoms = 24;  // mlx5 has at most 8 variants of one pointer
+constexpr size_t kMaxSlots = 64;
+constexpr size_t kMaxSets = 1u << 16;
+constexpr size_t kRoundsPerBlock = 64;
+
+struct Block {
+  size_t first = 0, last = 0;  // instructions [first, last)
+  std::vector<size_t> next;
+};
+
+// Leaders are destinations of branches and what follows a branch or a return.
+std::vector<Block> blocks_of(const std::vector<Instruction>& body) {
+  auto index_of = [&](uint64_t address) -> size_t {
+    auto found = std::lower_bound(body.begin(), body.end(), address,
+                                  [](const Instruction& i, uint64_t a) { return i.address < a; });
+    return found != body.end() && found->address == address
+               ? static_cast<size_t>(found - body.begin())
+               : body.size();
+  };
+  auto ends = [](const Instruction& i) {
+    return i.branch() || i.opcode == Opcode::ret || i.opcode == Opcode::stop;
+  };
+  std::vector<bool> leader(body.size() + 1, false);
+  leader[0] = true;
+  bool indirect = false;
+  for (size_t i = 0; i < body.size(); ++i) {
+    if (!ends(body[i])) continue;
+    leader[i + 1] = true;
+    if (!body[i].branch()) continue;
+    if (uint64_t destination = body[i].destination())
+      leader[index_of(destination)] = true;
+    else
+      indirect = true;
+  }
+  std::vector<Block> blocks;
+  std::vector<size_t> block_at(body.size(), 0);
+  for (size_t i = 0; i < body.size(); ++i) {
+    if (leader[i]) blocks.push_back({i, i, {}});
+    block_at[i] = blocks.size() - 1;
+    blocks.back().last = i + 1;
+  }
+  std::vector<bool> entered(blocks.size(), false);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const Instruction& last = body[blocks[b].last - 1];
+    bool falls =
+        last.opcode != Opcode::jump && last.opcode != Opcode::ret && last.opcode != Opcode::stop;
+    if (falls && blocks[b].last < body.size()) blocks[b].next.push_back(b + 1);
+    if (last.branch() && last.destination()) {
+      size_t to = index_of(last.destination());
+      if (to < body.size()) blocks[b].next.push_back(block_at[to]);
+    }
+    for (size_t next : blocks[b].next) entered[next] = true;
+  }
+  // A switch's cases are entered through a table only: from every indirect jump, as far as we know.
+  if (indirect)
+    for (Block& block : blocks) {
+      const Instruction& last = body[block.last - 1];
+      if (last.opcode != Opcode::jump || last.operands[0].type == Operand::immediate ||
+          last.operands[0].type == Operand::rip_memory)
+        continue;
+      for (size_t b = 1; b < blocks.size(); ++b)
+        if (!entered[b]) block.next.push_back(b);
+    }
+  return blocks;
+}
+
+}  // namespace
+
+bool Flow::run(const FunctionRange& function, FlowVisitor& visitor) {
+  const std::vector<Instruction>& body = code_.body(function);
+  if (body.empty()) return false;
+  std::vector<Block> blocks = blocks_of(body);
+  std::vector<State> at_entry(blocks.size());
+  State& start = at_entry[0];
+  start.reached = true;
+  for (uint8_t i = 0; i < 6; ++i)
+    start.general[kArgumentRegisters[i]] = intern({{Atom::argument, i, 0, 0}});
+  start.general[kRsp] = intern({{Atom::stack, 0, 0, 0}});
+
+  std::deque<size_t> work{0};
+  std::vector<bool> queued(blocks.size(), false);
+  size_t rounds = blocks.size() * kRoundsPerBlock;
+  while (!work.empty()) {
+    if (rounds-- == 0 || sets_.size() > kMaxSets) return false;
+    size_t b = work.front();
+    work.pop_front();
+    queued[b] = false;
+    State state = at_entry[b];
+    for (size_t i = blocks[b].first; i < blocks[b].last; ++i) step(state, body[i], nullptr);
+    for (size_t next : blocks[b].next)
+      if (join(at_entry[next], state) && !queued[next]) {
+        queued[next] = true;
+        work.push_back(next);
+      }
+  }
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (!at_entry[b].reached) continue;
+    State state = at_entry[b];
+    for (size_t i = blocks[b].first; i < blocks[b].last; ++i) step(state, body[i], &visitor);
+  }
+  return true;
+}
+
+Flow::Value Flow::intern(std::vector<Atom> atoms) {
+  if (atoms.empty()) return 0;
+  auto [entry, fresh] = numbers_.try_emplace(std::move(atoms), static_cast<Value>(sets_.size()));
+  if (fresh) sets_.push_back(entry->first);
+  return entry->second;
+}
+
+// A union beyond the cap keeps `a`: incomplete, but it stays monotonic and so the analysis ends.
+Flow::Value Flow::unite(Value a, Value b) {
+  if (a == b || b == 0) return a;
+  if (a == 0) return b;
+  std::vector<Atom> atoms;
+  std::set_union(sets_[a].begin(), sets_[a].end(), sets_[b].begin(), sets_[b].end(),
+                 std::back_inserter(atoms));
+  return atoms.size() > kMaxAtoms ? a : intern(std::move(atoms));
+}
+
+Flow::Value Flow::shift(Value value, int64_t by) {
+  if (by == 0 || value == 0) return value;
+  std::vector<Atom> atoms;
+  for (Atom atom : sets_[value])
+    if (atom.kind != Atom::import) {
+      atom.value =
+          static_cast<int64_t>(static_cast<uint64_t>(atom.value) + static_cast<uint64_t>(by));
+      atoms.push_back(atom);
+    }
+  std::sort(atoms.begin(), atoms.end());
+  return intern(std::move(atoms));
+}
+
+bool Flow::join(State& into, const State& from) {
+  if (!into.reached) {
+    into = from;
+    return true;
+  }
+  bool grew = false;
+  auto merge = [&](Value& to, Value value) {
+    Value both = unite(to, value);
+    grew |= both != to;
+    to = both;
+  };
+  for (size_t r = 0; r < 16; ++r) {
+    merge(into.general[r], from.general[r]);
+    merge(into.vector[r][0], from.vector[r][0]);
+    merge(into.vector[r][1], from.vector[r][1]);
+  }
+  for (const auto& [offset, value] : from.slots)
+    if (auto slot = into.slots.find(offset); slot != into.slots.end())
+      merge(slot->second, value);
+    else if (value && into.slots.size() < kMaxSlots)
+      grew = into.slots.emplace(offset, value).second;
+  return grew;
+}
+
+// Eight bytes read from memory + `at`.
+Flow::Value Flow::load(const State& state, const Operand& memory, int64_t at) {
+  std::vector<Atom> atoms;
+  if (memory.type == Operand::rip_memory) {
+    uint64_t address = static_cast<uint64_t>(memory.value) + static_cast<uint64_t>(at);
+    const Relocation* relocation = code_.elf().relocation(address);
+    if (!relocation) return 0;
+    if (relocation->import.empty())
+      return intern({{Atom::address, 0, 0, static_cast<int64_t>(relocation->target)}});
+    return intern({{Atom::import, 0, 0, static_cast<int64_t>(address)}});
+  }
+  if (memory.type != Operand::memory || memory.base >= 16 || memory.index != kNoRegister) return 0;
+  Value base = state.general[memory.base];
+  Value from_stack = 0;
+  for (const Atom& atom : sets_[base]) {
+    // Unsigned: displacements come from the file, and their sum may wrap.
+    auto place =
+        static_cast<int64_t>(static_cast<uint64_t>(atom.value) +
+                             static_cast<uint64_t>(memory.value) + static_cast<uint64_t>(at));
+    if (atom.kind == Atom::argument && place >= INT32_MIN && place <= INT32_MAX)
+      atoms.push_back({Atom::loaded, atom.index, static_cast<int32_t>(place), 0});
+    if (atom.kind == Atom::stack)
+      if (auto slot = state.slots.find(place); slot != state.slots.end())
+        from_stack = unite(from_stack, slot->second);
+    if (atom.kind == Atom::address)
+      if (const Relocation* r = code_.elf().relocation(static_cast<uint64_t>(place));
+          r && r->import.empty())
+        atoms.push_back({Atom::address, 0, 0, static_cast<int64_t>(r->target)});
+  }
+  std::sort(atoms.begin(), atoms.end());
+  return unite(from_stack, intern(std::move(atoms)));
+}
+
+void Flow::store(State& state, const Instruction& instruction, const Operand& memory, int64_t at,
+                 Value value, FlowVisitor* visitor) {
+  if (memory.type != Operand::memory || memory.base >= 16 || memory.index != kNoRegister) return;
+  Value base = state.general[memory.base];
+  bool on_stack = false;
+  const auto& bases = sets_[base];
+  for (const Atom& atom : bases) {
+    if (atom.kind != Atom::stack) continue;
+    on_stack = true;
+    auto place =
+        static_cast<int64_t>(static_cast<uint64_t>(atom.value) +
+                             static_cast<uint64_t>(memory.value) + static_cast<uint64_t>(at));
+    auto slot = state.slots.find(place);
+    if (slot != state.slots.end())
+      slot->second = bases.size() == 1 ? value : unite(slot->second, value);
+    else if (value && state.slots.size() < kMaxSlots)
+      state.slots.emplace(place, value);
+  }
+  if (visitor && !on_stack)
+    visitor->on_store(
+        instruction, bases, memory.base,
+        static_cast<int64_t>(static_cast<uint64_t>(memory.value) + static_cast<uint64_t>(at)),
+        sets_[value]);
+}
+
+Flow::Value Flow::source(const State& state, const Operand& operand) {
+  if (operand.size != 8) return 0;
+  if (operand.type == Operand::reg) return operand.base < 16 ? state.general[operand.base] : 0;
+  if (operand.type == Operand::memory || operand.type == Operand::rip_memory)
+    return load(state, operand);
+  return 0;
+}
+
+void Flow::step(State& state, const Instruction& instruction, FlowVisitor* visitor) {
+  if (visitor && (instruction.opcode == Opcode::call || instruction.branch()))
+    report_exit(state, instruction, *visitor);
+  if (!vector_step(state, instruction, visitor)) general_step(state, instruction, visitor);
+}
+
+void Flow::general_step(State& state, const Instruction& instruction, FlowVisitor* visitor) {
+  const Operand& to = instruction.operands[0];
+  const Operand& from = instruction.operands[1];
+  bool to_register = to.type == Operand::reg && to.base < 16;
+  auto clobber = [&](uint32_t registers) {
+    for (uint8_t r = 0; r < 16; ++r)
+      if (registers >> r & 1) state.general[r] = 0;
+    for (uint8_t r = 0; r < 16; ++r)
+      if (instruction.vector_writes >> r & 1) state.vector[r] = {};
+  };
+  Value result = 0;
+  switch (instruction.opcode) {
+    case Opcode::lea:
+      if (from.type == Operand::rip_memory)
+        result = intern({{Atom::address, 0, 0, from.value}});
+      else if (from.base < 16 && from.index == kNoRegister)
+        result = shift(state.general[from.base], from.value);
+      break;
+    case Opcode::move:
+      if (to.type == Operand::memory && to.size == 8)
+        store(state, instruction, to, 0, source(state, from), visitor);
+      // A position-dependent file may load a plain number that is an address.
+      result = source(state, from);
+      break;
+    case Opcode::move_if:
+      if (to_register) result = unite(state.general[to.base], source(state, from));
+      break;
+    case Opcode::add:
+    case Opcode::sub:
+      if (to_register && to.size == 8 && from.type == Operand::immediate)
+        result = shift(state.general[to.base],
+                       instruction.opcode == Opcode::add
+                           ? from.value
+                           : static_cast<int64_t>(0 - static_cast<uint64_t>(from.value)));
+      break;
+    case Opcode::push: {
+      Value pushed = source(state, to);
+      state.general[kRsp] = shift(state.general[kRsp], -8);
+      Operand top{Operand::memory, 8, kRsp, kNoRegister, 0};
+      store(state, instruction, top, 0, pushed, nullptr);
+      return;
+    }
+    case Opcode::pop: {
+      Operand top{Operand::memory, 8, kRsp, kNoRegister, 0};
+      result = load(state, top);
+      Value stack = shift(state.general[kRsp], 8);
+      clobber(instruction.writes);
+      state.general[kRsp] = stack;
+      if (to_register) state.general[to.base] = result;
+      return;
+    }
+    case Opcode::call: {
+      Value stack = state.general[kRsp];
+      clobber(kCallClobbered);
+      state.vector = {};
+      state.general[kRsp] = stack;
+      return;
+    }
+    default:
+      break;
+  }
+  clobber(instruction.writes);
+  if (to_register && !instruction.reads_only && result) state.general[to.base] = result;
+}
+
+// True when it was a vector instruction that matters here.
+bool Flow::vector_step(State& state, const Instruction& instruction, FlowVisitor* visitor) {
+  const Operand& to = instruction.operands[0];
+  // Three-operand forms name the first source apart.
+  const Operand& from =
+      instruction.operands[instruction.operand_count >= 3 &&
+                                   instruction.operands[2].type != Operand::immediate
+                               ? 2
+                               : 1];
+  auto lanes = [&](const Operand& operand) -> std::array<Value, 2> {
+    if (operand.type == Operand::reg && operand.base >= kVector0 && operand.base != kNoRegister)
+      return state.vector[operand.base - kVector0];
+    if (operand.type == Operand::reg) return {source(state, operand), 0};
+    return {load(state, operand), operand.size >= 16 ? load(state, operand, 8) : 0};
+  };
+  bool to_vector = to.type == Operand::reg && to.base >= kVector0 && to.base != kNoRegister;
+  Value low = 0, high = 0;
+  switch (instruction.opcode) {
+    case Opcode::vector_move: {
+      auto value = lanes(instruction.operands[1]);
+      if (to.type == Operand::memory) {
+        store(state, instruction, to, 0, value[0], visitor);
+        if (to.size >= 16) store(state, instruction, to, 8, value[1], visitor);
+        return true;
+      }
+      if (!to_vector) {
+        if (to.type != Operand::reg || to.base >= 16) return false;
+        state.general[to.base] = value[0];
+        return true;
+      }
+      low = value[0];
+      high = instruction.operands[1].size >= 16 ? value[1] : 0;
+      break;
+    }
+    case Opcode::vector_high:
+      if (to.type == Operand::memory) {
+        store(state, instruction, to, 0, lanes(instruction.operands[1])[1], visitor);
+        return true;
+      }
+      if (!to_vector) return false;
+      low = lanes(instruction.operand_count >= 3 ? instruction.operands[1] : to)[0];
+      high = load(state, from);
+      break;
+    case Opcode::vector_unpack:
+      if (!to_vector) return false;
+      low = lanes(instruction.operand_count >= 3 ? instruction.operands[1] : to)[0];
+      high = lanes(from)[0];
+      break;
+    case Opcode::vector_insert: {
+      // pinsrq xmm, r/m, imm and vpinsrq xmm, xmm, r/m, imm.
+      if (!to_vector || instruction.operand_count < 3) return false;
+      bool three = instruction.operand_count == 4;
+      auto before = lanes(three ? instruction.operands[1] : to);
+      Value inserted = source(state, instruction.operands[three ? 2 : 1]);
+      bool upper = instruction.operands[three ? 3 : 2].value & 1;
+      low = upper ? before[0] : inserted;
+      high = upper ? inserted : before[1];
+      break;
+    }
+    default:
+      return false;
+  }
+  state.vector[to.base - kVector0] = {low, high};
+  return true;
+}
+
+void Flow::report_exit(const State& state, const Instruction& instruction, FlowVisitor& visitor) {
+  std::array<std::span<const Atom>, 6> arguments;
+  for (size_t i = 0; i < 6; ++i) arguments[i] = sets_[state.general[kArgumentRegisters[i]]];
+  const Operand& operand = instruction.operands[0];
+  Value target = operand.type == Operand::immediate ? 0 : source(state, operand);
+  visitor.on_exit(instruction, sets_[target], arguments);
+}
+
+}  // namespace sigma

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Building operations: what was posted, what the completion says, and nothing that neither did.
+#include <arpa/inet.h>
+#include <infiniband/verbs.h>
+
+#include "session/correlate.h"
+
+namespace sigma {
+namespace {
+
+void describe_send(Operation& operation, const Pending& pending) {
+  const WrTraits traits = traits_of_wr(pending.opcode);
+  // Of a request that could not be read, zeros are not values.
+  const bool unreadable = pending.post_flags & SIGMA_POST_UNREADABLE;
+  operation.opcode = unreadable && pending.opcode == 0 ? Opcode::unknown : traits.opcode;
+  if (!unreadable || pending.bytes != 0) operation.bytes = pending.bytes;
+  operation.is_inline = (pending.send_flags & IBV_SEND_INLINE) != 0;
+  if (traits.remote && !(unreadable && pending.remote_addr == 0)) {
+    operation.remote_addr = pending.remote_addr;
+    operation.rkey = pending.rkey;
+  }
+  if (traits.inv) operation.rkey = pending.rkey;
+  if (traits.imm) operation.imm = ntohl(pending.imm);
+  if (pending.post_flags & SIGMA_POST_HAS_AH) {
+    operation.peer_qp_num = pending.remote_qpn;
+    operation.peer = pending.peer ? *pending.peer : Address{};
+  }
+  if (pending.post_flags & SIGMA_POST_HAS_INDEX && pending.position == 0)
+    operation.index = pending.index;
+}
+
+}  // namespace
+
+Operation& Correlator::begin(Qp* qp, Queue side, uint32_t pid) {
+  operation_ = Operation{};
+  operation_.pid = pid;
+  operation_.comm = objects_.comm(pid);
+  operation_.queue = side;
+  if (qp != nullptr) {
+    operation_.qp = qp->info;
+    operation_.peer_qp_num = qp->info->peer_qp_num;
+    operation_.peer = qp->info->peer;
+  }
+  return operation_;
+}
+
+Operation& Correlator::begin(Qp* qp, Queue side, const Pending& pending, const WorkQueue* queue) {
+  Operation& operation = begin(qp, side, pending.pid);
+  operation.tid = pending.tid;
+  operation.time_ns = pending.time_ns;
+  operation.wr_id = pending.wr_id;
+  operation.flags = pending.flags;
+  operation.sge_count = pending.num_sge;
+  if (pending.num_sge != 0) {
+    operation.local_addr = pending.local_addr;
+    if (!(pending.send_flags & IBV_SEND_INLINE)) operation.lkey = pending.lkey;
+  }
+  if (side == Queue::send) {
+    describe_send(operation, pending);
+    if (queue != nullptr) operation.signaled = queue->signalled(pending);
+  } else {
+    operation.opcode = Opcode::recv;  // until the completion says more; bytes are those received
+  }
+  return operation;
+}
+
+void Correlator::apply(Operation& operation, const sigma_completion& wc, bool ambiguous) {
+  operation.complete_ns = wc.h.time_ns;
+  operation.complete_source = CompleteSource::poll;
+  operation.wr_id = wc.wr_id;
+  operation.status = wc.status;
+  if (wc.status != IBV_WC_SUCCESS) operation.vendor_err = wc.vendor_err;
+  if (ambiguous)
+    operation.flags |= kAmbiguous;
+  else if (operation.time_ns && *operation.time_ns <= wc.h.time_ns)
+    operation.latency_ns = wc.h.time_ns - *operation.time_ns;
+
+  if (operation.queue != Queue::recv || wc.status != IBV_WC_SUCCESS) return;
+  const WcTraits traits = traits_of_wc(wc.opcode);
+  operation.opcode = traits.opcode;
+  if (traits.bytes) operation.bytes = wc.byte_len;
+  if (wc.wc_flags & IBV_WC_WITH_IMM)
+    operation.imm = ntohl(wc.imm);
+  else if (wc.wc_flags & IBV_WC_WITH_INV)
+    operation.rkey = wc.imm;
+  if (operation.qp != nullptr && operation.qp->type == IBV_QPT_UD) {
+    operation.peer_qp_num = wc.src_qp;
+    operation.peer = Address{};
+    if (wc.slid != 0) operation.peer.lid = wc.slid;  // 0 on RoCE
+  }
+}
+
+// A completion of a request whose post was not seen. Its opcode and length are the completion's
+// own.
+void Correlator::complete_unseen(Qp* qp, const sigma_completion& wc) {
+  if (qp != nullptr) ++counters_.completions_without_post;
+  const WcTraits traits = traits_of_wc(wc.opcode);
+  const bool success = wc.status == IBV_WC_SUCCESS;
+  Queue side = Queue::send;
+  if (success ? traits.side != WcSide::send
+              : qp != nullptr && qp->recv_cq_ptr == wc.cq_ptr && qp->send_cq_ptr != wc.cq_ptr)
+    side = Queue::recv;
+  Operation& operation = begin(qp, side, wc.h.pid);
+  if (success && side == Queue::send) {
+    operation.opcode = traits.opcode;
+    if (traits.bytes) operation.bytes = wc.byte_len;
+  }
+  apply(operation, wc, false);
+  emit(operation);
+}
+
+void Correlator::emit(Operation& operation) {
+  ++counters_.operations;
+  if (operation.complete_source == CompleteSource::none)
+    ++counters_.unfinished;
+  else
+    ++counters_.completed;
+  if (operation.complete_source == CompleteSource::inferred) ++counters_.inferred;
+  if (operation.flags & kAmbiguous) ++counters_.ambiguous;
+  sink_.on_operation(operation);
+}
+
+void Correlator::emit_unfinished(Qp* qp, Queue side, const Pending& pending,
+                                 const WorkQueue* queue) {
+  emit(begin(qp, side, pending, queue));
+}
+
+}  // namespace sigma

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Pending: a work request that was posted and has not completed yet.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "bpf/records.h"
+#include "session/operation.h"
+
+namespace sigma {
+
+struct Pending {
+  uint64_t time_ns;  // of the post; of a builder's batch, of its commit
+  uint64_t call_ns;  // with tid: which call posted it
+  uint64_t wr_id;
+  uint64_t local_addr;
+  uint64_t remote_addr;
+  uint64_t bytes;
+  std::shared_ptr<const Address> peer;  // UD: where its address handle led, if known
+  uint32_t pid, tid;
+  uint32_t lkey, rkey;
+  uint32_t imm;  // as in sigma_post: network order
+  uint32_t remote_qpn;
+  uint32_t index;
+  uint16_t position;
+  uint16_t num_sge;
+  uint16_t post_flags;  // enum sigma_post_flags
+  uint8_t opcode;       // enum ibv_wr_opcode
+  uint8_t send_flags;   // enum ibv_send_flags
+  uint8_t flags;        // OperationFlag
+};
+
+inline Pending pending_of(const sigma_post& post, std::shared_ptr<const Address> peer) {
+  uint8_t flags = 0;
+  if (post.flags & SIGMA_POST_UNVERIFIED) flags |= kUnverified;
+  if (post.flags & (SIGMA_POST_SGE_TRUNCATED | SIGMA_POST_UNREADABLE)) flags |= kTruncated;
+  return {
+      .time_ns = post.h.time_ns,
+      .call_ns = post.call_ns,
+      .wr_id = post.wr_id,
+      .local_addr = post.local_addr,
+      .remote_addr = post.remote_addr,
+      .bytes = post.bytes,
+      .peer = std::move(peer),
+      .pid = post.h.pid,
+      .tid = post.h.tid,
+      .lkey = post.lkey,
+      .rkey = post.rkey,
+      .imm = post.imm,
+      .remote_qpn = post.remote_qpn,
+      .index = post.index,
+      .position = post.position,
+      .num_sge = post.num_sge,
+      .post_flags = post.flags,
+      .opcode = post.opcode,
+      .send_flags = post.send_flags,
+      .flags = flags,
+  };
+}
+
+// Evidence that the wr_ids of a queue tell its requests apart, for queues of which we do not know
+// what was outstanding when we began to look.
+//
+// Suppose k requests were outstanding then. A later completion with wr_id W belongs to the pending
+// post with W, unless one of the k carried W as well. Nothing seen from outside excludes that for
+// programs that give all requests the same few wr_ids (perftest: always the same; a sliding window
+// never drains, so counting posts and completions does not tell either). A program whose last
+// kDistinct posts all had different wr_ids keys its requests by them, and then two outstanding ones
+// do not share one: its matches are taken as certain, all others are marked ambiguous.
+class IdEvidence {
+ public:
+  static constexpr size_t kDistinct = 16;
+
+  void posted(uint64_t wr_id) {
+    for (size_t i = 0; i < count_; ++i) {
+      if (recent_[(first_ + i) % kDistinct] != wr_id) continue;
+      // The posts up to the repeated one say nothing more: go on from behind it.
+      first_ = (first_ + i + 1) % kDistinct;
+      count_ -= i + 1;
+      break;
+    }
+    if (count_ == kDistinct) {
+      first_ = (first_ + 1) % kDistinct;
+      --count_;
+    }
+    recent_[(first_ + count_++) % kDistinct] = wr_id;
+  }
+  bool proven() const { return count_ == kDistinct; }
+  void reset() { first_ = count_ = 0; }
+
+ private:
+  std::array<uint64_t, kDistinct> recent_{};
+  size_t first_ = 0, count_ = 0;
+};
+
+}  // namespace sigma

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "session/shared_queue.h"
+
+#include <utility>
+
+namespace sigma {
+
+void SharedQueue::push(Pending&& pending) {
+  uint32_t slot = free_;
+  if (slot == kNone) {
+    slot = static_cast<uint32_t>(slots_.size());
+    slots_.emplace_back();
+  } else {
+    free_ = slots_[slot].next_same;
+  }
+  if (!in_step_) evidence_.posted(pending.wr_id);
+
+  SameId& same = by_id_[pending.wr_id];
+  if (same.count == 0)
+    same.first = slot;
+  else
+    slots_[same.last].next_same = slot;
+  same.last = slot;
+  ++same.count;
+
+  slots_[slot] = {std::move(pending), newest_, kNone, kNone};
+  if (newest_ == kNone)
+    oldest_ = slot;
+  else
+    slots_[newest_].newer = slot;
+  newest_ = slot;
+  ++size_;
+}
+
+void SharedQueue::remove(uint32_t slot) {
+  Slot& gone = slots_[slot];
+  SameId& same = *by_id_.find(gone.pending.wr_id);
+  if (--same.count == 0) {
+    by_id_.erase(gone.pending.wr_id);
+  } else if (same.first == slot) {
+    same.first = gone.next_same;
+  } else {
+    uint32_t before = same.first;
+    while (slots_[before].next_same != slot) before = slots_[before].next_same;
+    slots_[before].next_same = gone.next_same;
+    if (same.last == slot) same.last = before;
+  }
+  (gone.older == kNone ? oldest_ : slots_[gone.older].newer) = gone.newer;
+  (gone.newer == kNone ? newest_ : slots_[gone.newer].older) = gone.older;
+  gone = {};
+  gone.next_same = std::exchange(free_, slot);
+  --size_;
+}
+
+void SharedQueue::evict_front() {
+  ++evicted_;
+  pop_front();
+  set_out_of_step();
+}
+
+size_t SharedQueue::remove_call(uint32_t tid, uint64_t call_ns, uint32_t accepted) {
+  size_t removed = 0;
+  for (uint32_t slot = newest_; slot != kNone && slots_[slot].pending.time_ns >= call_ns;) {
+    const uint32_t older = slots_[slot].older;
+    const Pending& pending = slots_[slot].pending;
+    if (pending.tid == tid && pending.call_ns == call_ns && pending.position >= accepted) {
+      remove(slot);
+      ++removed;
+    }
+    slot = older;
+  }
+  return removed;
+}
+
+SharedQueue::Match SharedQueue::take(uint64_t wr_id) {
+  const SameId* same = by_id_.find(wr_id);
+  if (same == nullptr) {
+    if (evicted_ == 0) return {};
+    --evicted_;
+    return {.kind = Match::evicted};
+  }
+  if (!in_step_ && evidence_.proven()) in_step_ = true;
+  const bool certain = same->count == 1 && in_step_;
+  const uint32_t slot = same->first;
+  Match match{certain ? Match::found : Match::ambiguous, std::move(slots_[slot].pending)};
+  slots_[slot].pending.wr_id = wr_id;
+  remove(slot);
+  return match;
+}
+
+}  // namespace sigma

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "session/work_queue.h"
+
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace sigma {
+
+void WorkQueue::push(Pending&& pending) {
+  if (size_ == ring_.size()) {
+    std::vector<Pending> larger(std::max<size_t>(16, ring_.size() * 2));
+    for (size_t i = 0; i < size_; ++i) larger[i] = std::move((*this)[i]);
+    ring_.swap(larger);
+    begin_ = 0;
+  }
+  if (!in_step()) {
+    // Programs that flag some requests tell only those apart by wr_id.
+    const bool flagged = pending.send_flags & IBV_SEND_SIGNALED;
+    if (flagged && !saw_flagged_) evidence_.reset();
+    saw_flagged_ |= flagged;
+    if (signalled(pending).value_or(!saw_flagged_)) evidence_.posted(pending.wr_id);
+  }
+  ring_[(begin_ + size_) & (ring_.size() - 1)] = std::move(pending);
+  ++size_;
+}
+
+void WorkQueue::pop_front() {
+  (*this)[0].peer.reset();
+  begin_ = (begin_ + 1) & (ring_.size() - 1);
+  --size_;
+  ++first_number_;
+}
+
+void WorkQueue::evict_front() {
+  if (signalled((*this)[0]).value_or(true)) ++evicted_;
+  pop_front();
+  set_out_of_step();
+  certain_end_ = 0;
+}
+
+size_t WorkQueue::remove_call(uint32_t tid, uint64_t call_ns, uint32_t accepted) {
+  const auto refused = [&](const Pending& pending) {
+    return pending.tid == tid && pending.call_ns == call_ns && pending.position >= accepted;
+  };
+  // The call's requests are among the newest; other threads' may stand in between.
+  size_t to = size_;
+  while (to > 0 && (*this)[to - 1].time_ns >= call_ns) --to;
+  const size_t before = size_;
+  for (size_t from = to; from < before; ++from)
+    if (!refused((*this)[from])) {
+      if (from != to) (*this)[to] = std::move((*this)[from]);
+      ++to;
+    }
+  for (size_t i = to; i < before; ++i) (*this)[i].peer.reset();
+  size_ = to;
+  return before - to;
+}
+
+std::optional<bool> WorkQueue::signalled(const Pending& pending) const {
+  if (side_ == Queue::recv || pending.send_flags & IBV_SEND_SIGNALED) return true;
+  return sq_sig_all_;
+}
+
+std::optional<size_t> WorkQueue::find(uint64_t wr_id, size_t from, size_t to) const {
+  for (size_t i = from; i < to; ++i)
+    if ((*this)[i].wr_id == wr_id) return i;
+  return std::nullopt;
+}
+
+bool WorkQueue::contains(uint64_t wr_id) const {
+  return find(wr_id, 0, size_).has_value();
+}
+
+WorkQueue::Match WorkQueue::match_success(uint64_t wr_id) {
+  const Match match = size_ != 0 && certain(0) ? match_in_order(wr_id) : match_by_id(wr_id);
+  if (match.kind != Match::none || evicted_ == 0) return match;
+  --evicted_;
+  return {.kind = Match::evicted};
+}
+
+// The oldest signalled request, if its wr_id agrees; else, records having been lost, the oldest
+// signalled one whose wr_id does.
+WorkQueue::Match WorkQueue::match_in_order(uint64_t wr_id) {
+  std::optional<size_t> maybe;  // unflagged, while sq_sig_all is unknown
+  bool passed = false;          // a signalled one with another wr_id
+  for (size_t i = 0; i < size_; ++i) {
+    const auto signalled = this->signalled((*this)[i]);
+    if (signalled == false) continue;
+    const bool same = (*this)[i].wr_id == wr_id;
+    if (!certain(i)) {
+      if (same) return {Match::found, i, true};
+    } else if (!signalled) {
+      if (same && !maybe) maybe = i;
+    } else if (same) {
+      if (maybe) return {Match::found, i, true};  // either may be meant
+      if (!passed) learn_signalling(i);
+      return {Match::found, i, passed};
+    } else if (maybe) {
+      break;  // no flagged request before this one could be meant
+    } else {
+      passed = true;
+    }
+  }
+  if (!maybe) return {};
+  const bool first = *maybe == 0;
+  if (first) sq_sig_all_ = true;  // an unflagged request has completed
+  return {Match::found, *maybe, !first};
+}
+
+// A request completed: those before it that were not flagged, and did not, are not signalled.
+void WorkQueue::learn_signalling(size_t index) {
+  if (sq_sig_all_ || side_ == Queue::recv) return;
+  if (!((*this)[index].send_flags & IBV_SEND_SIGNALED))
+    sq_sig_all_ = true;
+  else if (index > 0)
+    sq_sig_all_ = false;
+}
+
+WorkQueue::Match WorkQueue::match_by_id(uint64_t wr_id) {
+  std::optional<size_t> first;
+  size_t candidates = 0;
+  for (size_t i = 0; i < size_; ++i) {
+    const Pending& pending = (*this)[i];
+    // While signalling is unknown, an unflagged request counts only if none was ever flagged.
+    if (pending.wr_id != wr_id || !signalled(pending).value_or(!saw_flagged_)) continue;
+    ++candidates;
+    if (!first) first = i;
+  }
+  if (!first) return {};
+  if (candidates > 1 || !evidence_.proven()) return {Match::found, *first, true};
+  set_in_step();
+  learn_signalling(*first);
+  return {Match::found, *first, false};
+}
+
+WorkQueue::Match WorkQueue::match_error(uint64_t wr_id) {
+  const bool was_in_error = std::exchange(in_error_, true);
+  Match match;
+  if (size_ != 0 && certain(0)) {
+    // Which requests can be meant: in the error state the oldest only; else any up to the oldest
+    // signalled one, for that would have completed first.
+    size_t end = was_in_error ? 1 : 0;
+    while (end < size_ && !was_in_error && !signalled((*this)[end++]).value_or(false)) {
+    }
+    if (const auto i = find(wr_id, 0, end)) {
+      const bool several = find(wr_id, *i + 1, end).has_value();
+      match = {Match::found, *i, several};
+    } else if (const auto later = find(wr_id, end, size_)) {
+      match = {Match::found, *later, true};
+    }
+  } else if (const auto i = find(wr_id, 0, size_)) {
+    const bool unique = !find(wr_id, *i + 1, size_);
+    match = {Match::found, *i, !(unique && evidence_.proven())};
+    if (!match.ambiguous) set_in_step();
+  }
+  if (match.kind != Match::none || evicted_ == 0) return match;
+  --evicted_;
+  return {.kind = Match::evicted};
+}
+
+void WorkQueue::set_in_step() {
+  certain_end_ = kAll;
+  evidence_.reset();
+}
+
+void WorkQueue::set_out_of_step() {
+  certain_end_ = std::min(certain_end_, first_number_ + size_);
+  saw_flagged_ = false;
+  evidence_.reset();
+}
+
+}  // namespace sigma
