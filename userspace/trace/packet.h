@@ -4,8 +4,8 @@
 //   packet   PacketHead, events, nothing after them: packet_bits == content_bits
 //   event    EventHead, then the record from its header's end to its own end
 //
-// A file begins with a packet without events whose events_discarded is that of its beginning:
-// babeltrace2 cannot tell a number of discarded events without it. Within a file timestamps and
+// A stream begins with a packet without events whose events_discarded is 0: babeltrace2 cannot tell
+// a number of discarded events without it. Within a file timestamps and
 // sequence numbers never go back; sequence numbers count the events of the whole trace in order of
 // delivery, so that a merge by them is exact and what is missing can be counted.
 #pragma once

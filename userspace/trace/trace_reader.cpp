@@ -231,11 +231,13 @@ void TraceReader::replay(TraceVisitor& visitor) {
         absent += event.sequence - expected;
         pause_and_resume(visitor, event.timestamp_ns);
       }
-      expected = event.sequence + 1;
-      if (reinterpret_cast<const sigma_header*>(event.record.data())->type < SIGMA_RECORD_TYPES)
-        visitor.on_record(event.record);
-      else
-        visitor.on_note(event.record);
+      if (event.sequence >= expected) {  // else a copy of a stream, which has nothing new to say
+        expected = event.sequence + 1;
+        if (reinterpret_cast<const sigma_header*>(event.record.data())->type < SIGMA_RECORD_TYPES)
+          visitor.on_record(event.record);
+        else
+          visitor.on_note(event.record);
+      }
       cursor.next();
     } while (!cursor.at_end() && cursor.event().sequence < limit);
     if (!cursor.at_end()) heads.push({cursor.event().sequence, &cursor});

@@ -136,7 +136,7 @@ void TraceWriter::add(Stream& stream, std::span<const std::byte> record) {
   sigma_header header;
   std::memcpy(&header, record.data(), sizeof header);
   // A stream must not go back in time; a late record keeps its own time beside the stream's.
-  const uint64_t timestamp_ns = std::max(header.time_ns, stream.last_ns);
+  const uint64_t timestamp_ns = std::max<uint64_t>(header.time_ns, stream.last_ns);
   if (stream.packet.empty()) {
     stream.packet.reserve(packet_bytes_ + sizeof(EventHead) + sizeof(sigma_post));
     stream.packet.resize(sizeof(PacketHead));
@@ -182,7 +182,9 @@ void TraceWriter::write_packet(Stream& stream) {
     Segment& segment = stream.segments[stream.current];
     if (segment.bytes == 0) {
       segment.first_sequence = stream.first_sequence;
-      begin_segment(stream);
+      // Segments of one stream are merged by time, and babeltrace2 2.0 takes two packets that begin
+      // at once in any order; a CPU's stream has no discarded events to tell anyway.
+      if (stream.segments.size() == 1) begin_segment(stream);
     }
   }
   if (grew) {
