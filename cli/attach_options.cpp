@@ -5,12 +5,21 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
+#include <utility>
 
 #include "cli/parse.h"
 
 namespace sigma {
 namespace {
+
+constexpr const char* kExamples = R"(EXAMPLES
+  sudo sigmatrace attach --pid 4711 -o ops.csv
+      One CSV row for each operation, until the process ends or Ctrl-C.
+  sudo sigmatrace attach --pid 4711 --duration 10s -o - | head
+      The first rows of ten seconds.
+  sudo sigmatrace attach --pid $(pgrep -d, ib_write_bw) --budget off
+      All of several processes, whatever it costs them; the summary only.
+)";
 
 [[noreturn]] void refuse(std::string_view option, std::string_view text,
                          std::string_view expected) {
@@ -33,10 +42,12 @@ CLI::Option* add_parsed(CLI::App& parser, const std::string& name, const Parse& 
 
 template <typename Enum>
 CLI::Option* add_choice(CLI::App& parser, const std::string& name, Enum& target,
-                        const std::map<std::string, Enum>& choices, const std::string& help) {
-  const auto find = [choices](const std::string& text) {
-    const auto found = choices.find(text);
-    return found == choices.end() ? std::nullopt : std::optional(found->second);
+                        const std::vector<std::pair<std::string, Enum>>& choices,
+                        const std::string& help) {
+  const auto find = [choices](const std::string& text) -> std::optional<Enum> {
+    for (const auto& [word, value] : choices)
+      if (word == text) return value;
+    return std::nullopt;
   };
   std::string words;
   for (const auto& [word, value] : choices) words += (words.empty() ? "" : "|") + word;
@@ -61,6 +72,7 @@ std::optional<uint64_t> parse_ring(std::string_view text) {
 }  // namespace
 
 void add_attach_options(CLI::App& parser, AttachOptions& options) {
+  parser.footer(kExamples);
   constexpr const char* kTarget = "What to trace";
   add_parsed(
       parser, "--pid", parse_pids,

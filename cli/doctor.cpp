@@ -40,28 +40,31 @@ std::string coloured(Verdict verdict, const Style& style) {
   return word;
 }
 
-void print_text(const Findings& findings, const std::vector<LibraryPlan>& plans) {
-  const Style style = style_for(STDOUT_FILENO);
+std::string text_of(const Findings& findings, const std::vector<LibraryPlan>& plans,
+                    const Style& style) {
+  std::string out;
   size_t width = 0;
   for (const Finding& finding : findings) width = std::max(width, finding.name.size());
   std::string_view area;
   for (const Finding& finding : findings) {
     if (finding.area != area)
-      fmt::print("{}{}\n", area.empty() ? "" : "\n", style.bold(finding.area));
+      out += fmt::format("{}{}\n", area.empty() ? "" : "\n", style.bold(finding.area));
     area = finding.area;
-    fmt::print("  {}  {:<{}}  {}\n", coloured(finding.verdict, style), finding.name, width,
-               finding.detail);
+    out += fmt::format("  {}  {:<{}}  {}\n", coloured(finding.verdict, style), finding.name, width,
+                       finding.detail);
     if (!finding.mend.empty())
-      fmt::print("  {:<7}  {:<{}}  {} {}\n", "", "", width, style.dim("->"), finding.mend);
+      out += fmt::format("  {:<7}  {:<{}}  {} {}\n", "", "", width, style.dim("->"), finding.mend);
   }
   if (const std::string table = probe_table_text(plans, style); !table.empty())
-    fmt::print("\n{}\n{}", style.bold("probe sites"), table);
-  fmt::print("\n{}\n", is_possible(findings)
-                           ? style.good("this machine can trace")
-                           : style.bad("nothing can be traced until the problems are mended"));
+    out += fmt::format("\n{}\n{}", style.bold("probe sites"), table);
+  out +=
+      fmt::format("\n{}\n", is_possible(findings)
+                                ? style.good("this machine can trace")
+                                : style.bad("nothing can be traced until the problems are mended"));
+  return out;
 }
 
-void print_json(const Findings& findings, const std::vector<LibraryPlan>& plans) {
+std::string json_of(const Findings& findings, const std::vector<LibraryPlan>& plans) {
   using Json = nlohmann::ordered_json;
   Json rows = Json::array(), libraries = Json::array();
   for (const Finding& finding : findings)
@@ -74,7 +77,7 @@ void print_json(const Findings& findings, const std::vector<LibraryPlan>& plans)
   const Json document = {{"possible", is_possible(findings)},
                          {"findings", std::move(rows)},
                          {"libraries", std::move(libraries)}};
-  fmt::print("{}\n", document.dump(1, ' ', false, Json::error_handler_t::replace));
+  return document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 int run_doctor(const DoctorOptions& options) {
@@ -83,10 +86,8 @@ int run_doctor(const DoctorOptions& options) {
   add_device_findings(findings);
   const auto plans = plan_installed_libraries(findings);
   add_library_findings(plans, findings);
-  if (options.json)
-    print_json(findings, plans);
-  else
-    print_text(findings, plans);
+  put(stdout,
+      options.json ? json_of(findings, plans) : text_of(findings, plans, style_for(STDOUT_FILENO)));
   return is_possible(findings) ? 0 : 1;
 }
 

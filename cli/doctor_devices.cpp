@@ -14,10 +14,10 @@ void add_device_findings(Findings& findings) {
                         fmt::format("no device under {}/class/infiniband", sysfs_root()),
                         "load the NIC's driver (modprobe mlx5_ib), or try soft-RoCE: rdma link add "
                         "rxe0 type rxe netdev eth0"});
-  for (const RdmaDevice& device : devices) {
+  for (const SysfsDevice& device : devices) {
     Finding finding{"devices", device.name, Verdict::ok, {}, {}};
     bool active = false;
-    for (const RdmaPort& port : device.ports) {
+    for (const SysfsPort& port : device.ports) {
       finding.detail += fmt::format("{}port {} {} {}", finding.detail.empty() ? "" : ", ",
                                     port.number, port.state, port.link_layer);
       active = active || port.state == "ACTIVE";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // doctor: what this process may do, and what this kernel can.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -16,26 +17,37 @@ namespace {
 // How to get what is missing. Kernel versions are upstream's, for orientation: distributions
 // backport.
 struct Remedy {
-  std::string_view feature;
+  bool Features::*feature;
   std::string_view mend;
 };
 constexpr auto kRemedies = std::to_array<Remedy>({
-    {"ring_buffer", "run a kernel of 5.8 or newer"},
-    {"vmlinux_btf", "run a kernel built with CONFIG_DEBUG_INFO_BTF=y"},
-    {"attach_cookie", "run a kernel of 5.15 or newer"},
-    {"perf_uprobe", "run a kernel built with CONFIG_UPROBES=y and CONFIG_PERF_EVENTS=y"},
-    {"uprobe_multi", "attach and detach take longer; kernels from 6.6 have it"},
-    {"uprobe_session", "calls whose return is seen cost more; kernels from 6.13 have it"},
-    {"multi_pid_filter", "other processes pay for probes, too; kernels from 6.10 have it"},
-    {"bpf_loop", "lists beyond 32 work requests are counted, not read; kernels from 5.17 have it"},
-    {"uverbs_fentry", "modprobe ib_uverbs, if this machine has RDMA devices"},
-    {"uverbs_kprobe", "modprobe ib_uverbs, if this machine has RDMA devices"},
+    {&Features::ring_buffer, "run a kernel of 5.8 or newer"},
+    {&Features::vmlinux_btf, "run a kernel built with CONFIG_DEBUG_INFO_BTF=y"},
+    {&Features::attach_cookie, "run a kernel of 5.15 or newer"},
+    {&Features::perf_uprobe, "run a kernel built with CONFIG_UPROBES=y and CONFIG_PERF_EVENTS=y"},
+    {&Features::uprobe_multi, "attach and detach take longer; kernels from 6.6 have it"},
+    {&Features::uprobe_session, "calls whose return is seen cost more; kernels from 6.13 have it"},
+    {&Features::multi_pid_filter, "other processes pay for probes, too; kernels from 6.10 have it"},
+    {&Features::bpf_loop, "longer lists are counted, not read; kernels from 5.17 have it"},
+    {&Features::uverbs_fentry,
+     "modprobe ib_uverbs, where there are RDMA devices; libibverbs is probed instead"},
+    {&Features::uverbs_kprobe,
+     "modprobe ib_uverbs, where there are RDMA devices; libibverbs is probed instead"},
+    {&Features::return_probe_under_seccomp,
+     "refused posts of such processes are not told apart; kernels from 6.14 are safe"},
 });
 
-std::string remedy_for(std::string_view feature) {
+std::string remedy_for(bool Features::*feature) {
   const auto row = std::find_if(kRemedies.begin(), kRemedies.end(),
                                 [&](const Remedy& r) { return r.feature == feature; });
   return std::string(row == kRemedies.end() ? "" : row->mend);
+}
+
+// How to come by a capability that is of use but not needed. Root lacks some in containers only.
+std::string mend_capability(std::string_view name) {
+  if (geteuid() != 0) return "run it by sudo";
+  return fmt::format("start the container with --cap-add={}",
+                     name.substr(std::string_view("CAP_").size()));
 }
 
 // Whether everything that an attach needs is there.
@@ -55,7 +67,7 @@ bool add_privileges(Findings& findings) {
                         std::string(row.purpose),
                         have                          ? ""
                         : missing == Verdict::problem ? enough.error().hint
-                                                      : "run it by sudo"});
+                                                      : mend_capability(row.name)});
   }
   return enough.ok();
 }
@@ -65,7 +77,7 @@ void add_features(Findings& findings, const Features& features) {
     const bool have = features.*row.value;
     const Verdict missing = row.required ? Verdict::problem : Verdict::note;
     Finding finding{"kernel", std::string(row.name), have ? Verdict::ok : missing,
-                    std::string(row.meaning), have ? "" : remedy_for(row.name)};
+                    std::string(row.meaning), have ? "" : remedy_for(row.value)};
     if (row.value == &Features::return_probe_under_seccomp && !have)
       finding.detail = features.return_probe_detail;
     findings.push_back(std::move(finding));

@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "attach/library_watch.h"
+#include "attach/installed_libraries.h"
 #include "attach/probe_table.h"
 #include "base/human.h"
 #include "output/table.h"
@@ -34,7 +34,7 @@ std::string place(const ProbeSite& site) {
 std::vector<LibraryPlan> plan_installed_libraries(Findings& findings) {
   std::vector<LibraryPlan> plans;
   Resolver resolver;
-  const InstalledLibraries installed = installed_libraries("");
+  const InstalledLibraries installed = installed_libraries("/");
   if (installed.libibverbs.empty()) {
     findings.push_back(
         {"libraries", "libibverbs", Verdict::note,
@@ -60,6 +60,7 @@ void add_library_findings(const std::vector<LibraryPlan>& plans, Findings& findi
       finding.mend =
           fmt::format("{}: {}", to_string(plan.unresolved[0].function), plan.unresolved[0].reason);
     }
+    for (const std::string& note : plan.notes) finding.detail += "; " + note;
     findings.push_back(std::move(finding));
   }
 }
@@ -76,7 +77,7 @@ std::string probe_table_text(const std::vector<LibraryPlan>& plans, const Style&
     std::map<std::vector<std::string>, std::string>
         groups;  // row without its functions -> functions
     for (const ResolvedFunction& each : plan.functions) {
-      std::string& names = groups[{plan.name, std::string(to_string(each.route)), place(each.site),
+      std::string& names = groups[{plan.name, std::string(route_name(each.route)), place(each.site),
                                    human_duration(each.site.expected_ns),
                                    each.return_site.return_valid ? "yes" : "no"}];
       names.append(names.empty() ? "" : " ").append(to_string(each.function));
@@ -99,11 +100,11 @@ nlohmann::ordered_json library_json(const LibraryPlan& plan) {
   for (const ResolvedFunction& each : plan.functions)
     functions.push_back({{"function", to_string(each.function)},
                          {"symbol", each.symbol.empty() ? Json(nullptr) : Json(each.symbol)},
-                         {"route", to_string(each.route)},
+                         {"route", route_name(each.route)},
                          {"file_offset", fmt::format("{:#x}", each.site.file_offset)},
                          {"delta", each.site.delta},
                          {"instruction", each.site.instruction},
-                         {"kind", to_string(each.site.kind)},
+                         {"kind", instruction_kind_name(each.site.kind)},
                          {"expected_ns", each.site.expected_ns},
                          {"return_valid", each.return_site.return_valid}});
   for (const UnresolvedFunction& each : plan.unresolved)
@@ -112,7 +113,8 @@ nlohmann::ordered_json library_json(const LibraryPlan& plan) {
           {"path", plan.path},
           {"build_id", plan.build_id.empty() ? Json(nullptr) : Json(plan.build_id)},
           {"functions", std::move(functions)},
-          {"uncovered", std::move(uncovered)}};
+          {"uncovered", std::move(uncovered)},
+          {"notes", plan.notes}};
 }
 
 }  // namespace sigma

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "base/terminal.h"
 #include "cli/commands.h"
 
 namespace {
@@ -37,8 +38,8 @@ std::string parsed_name(const CLI::App& app, const std::vector<sigma::Command>& 
 }  // namespace
 
 void sigma::print_error(const Error& error) {
-  fmt::print(stderr, "sigmatrace: {}\n", error.what);
-  if (!error.hint.empty()) fmt::print(stderr, "  hint: {}\n", error.hint);
+  put(stderr, fmt::format("sigmatrace: {}\n", error.what));
+  if (!error.hint.empty()) put(stderr, fmt::format("  hint: {}\n", error.hint));
 }
 
 int main(int argc, char** argv) {
@@ -48,11 +49,11 @@ int main(int argc, char** argv) {
 
   CLI::App app("See every RDMA operation of a running, unmodified job.", "sigmatrace");
   app.set_version_flag("--version", "sigmatrace " SIGMA_VERSION);
-  app.require_subcommand(1);
-  app.footer(kExamples);
+  app.require_subcommand(0, 1);  // that there is one is checked below: after what was misspelt
 
   std::vector<sigma::Command> commands;
   for (const auto add : kCommands) commands.push_back(add(app));
+  app.footer(kExamples);  // last: subcommands inherit it
 
   try {
     app.parse(argc, argv);
@@ -69,5 +70,6 @@ int main(int argc, char** argv) {
     sigma::print_error(status.error());
     return 1;
   }
+  sigma::print_error({"a subcommand is required", app.get_name() + " --help"});
   return kUsage;
 }

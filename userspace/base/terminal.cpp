@@ -13,6 +13,11 @@ std::string Style::wrap(std::string_view code, std::string_view text) const {
   return "\033[" + std::string(code) + "m" + std::string(text) + "\033[0m";
 }
 
+void put(std::FILE* stream, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
 bool is_terminal(int fd) {
   return isatty(fd) == 1;
 }

@@ -2,6 +2,7 @@
 // Whether a stream is a terminal, and the few styles that are used on one.
 #pragma once
 
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,10 @@ struct Style {
  private:
   std::string wrap(std::string_view code, std::string_view text) const;
 };
+
+// Writes and flushes. Never fails: what people would read on a closed terminal or pipe is no reason
+// to lose a trace (fmt::print throws there).
+void put(std::FILE* stream, std::string_view text);
 
 bool is_terminal(int fd);
 

@@ -168,9 +168,11 @@ static struct ibv_qp* on_create_qp_ex(struct ibv_context* context,
 // --- getting in, and reporting ---
 
 struct ibv_context* ibv_open_device(struct ibv_device* device) {
+  // not RTLD_NEXT: a program that dlopens its verbs plug-in (UCX) has libibverbs in no global scope
+  void* verbs_library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
   __extension__ struct ibv_context* (*open_device)(struct ibv_device*) =
-      (struct ibv_context * (*)(struct ibv_device*)) dlvsym(RTLD_NEXT, "ibv_open_device",
-                                                             "IBVERBS_1.1");
+      (struct ibv_context * (*)(struct ibv_device*))
+          dlvsym(verbs_library, "ibv_open_device", "IBVERBS_1.1");
   struct ibv_context* context = open_device(device);
   if (!context) return NULL;
   real = context->ops;
