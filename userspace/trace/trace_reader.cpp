@@ -21,6 +21,7 @@ namespace {
 
 constexpr off_t kMaxMetaBytes = 256 << 20;
 constexpr size_t kMaxDescriptions = 16;
+constexpr size_t kMaxDiscards = 1 << 16;
 
 Error cannot_read(const std::string& path, int errnum) {
   Error error{fmt::format("cannot read the trace {}: {}", path, errno_text(errnum))};
@@ -152,8 +153,8 @@ Status TraceReader::open_files(const std::string& path) {
 }
 
 void TraceReader::index_packets(File& file) {
-  uint64_t discarded_first = 0, discarded_last = 0;
-  bool any = false;
+  std::optional<uint64_t> discarded;
+  uint64_t discarded_ns = 0;
   for (auto rest = file.bytes; !rest.empty();) {
     PacketHead head;
     if (const char* reason = reject(rest, meta_.uuid, &head)) {
@@ -170,9 +171,14 @@ void TraceReader::index_packets(File& file) {
       continue;
     }
     const size_t size = head.packet_bits / 8;
-    if (!any) discarded_first = head.events_discarded;
-    any = true;
-    discarded_last = std::max(discarded_last, head.events_discarded);
+    if (discarded && head.events_discarded > *discarded) {
+      const uint64_t count = head.events_discarded - *discarded;
+      damage_.discarded += count;
+      if (discards_.size() < kMaxDiscards)
+        discards_.push_back({discarded_ns, head.timestamp_end, count});
+    }
+    discarded = std::max(discarded.value_or(0), head.events_discarded);
+    discarded_ns = head.timestamp_end;
     first_ns_ = first_ns_ ? std::min(first_ns_, head.timestamp_begin) : head.timestamp_begin;
     last_ns_ = std::max(last_ns_, head.timestamp_end);
     if (size > sizeof head || head.events)
@@ -180,7 +186,6 @@ void TraceReader::index_packets(File& file) {
                               head.timestamp_end, head.events});
     rest = rest.subspan(size);
   }
-  damage_.discarded += discarded_last - std::min(discarded_first, discarded_last);
 }
 
 void TraceReader::damaged(const File& file, uint64_t bytes, std::string_view what) {
@@ -193,15 +198,6 @@ uint64_t TraceReader::bytes() const {
   uint64_t sum = 0;
   for (const File& file : files_) sum += file.bytes.size();
   return sum;
-}
-
-void TraceReader::pause_and_resume(TraceVisitor& visitor, uint64_t time_ns) const {
-  sigma_window window{};
-  window.h = {.time_ns = time_ns, .type = SIGMA_WINDOW, .size = sizeof window};
-  for (const uint32_t kind : {SIGMA_WINDOW_PAUSE, SIGMA_WINDOW_RESUME}) {
-    window.kind = kind;
-    visitor.on_record(std::as_bytes(std::span(&window, 1)));
-  }
 }
 
 void TraceReader::replay(TraceVisitor& visitor) {
@@ -219,7 +215,7 @@ void TraceReader::replay(TraceVisitor& visitor) {
       heads.push({cursors.back()->event().sequence, cursors.back().get()});
   }
 
-  uint64_t expected = 0, absent = 0;
+  uint64_t expected = 0, absent = 0, last_ns = first_ns_;
   while (!heads.empty()) {
     Cursor& cursor = *heads.top().cursor;
     heads.pop();
@@ -229,10 +225,11 @@ void TraceReader::replay(TraceVisitor& visitor) {
       const Event& event = cursor.event();
       if (event.sequence > expected) {
         absent += event.sequence - expected;
-        pause_and_resume(visitor, event.timestamp_ns);
+        visitor.on_hole(last_ns, event.timestamp_ns, event.sequence - expected);
       }
       if (event.sequence >= expected) {  // else a copy of a stream, which has nothing new to say
         expected = event.sequence + 1;
+        last_ns = event.timestamp_ns;
         if (reinterpret_cast<const sigma_header*>(event.record.data())->type < SIGMA_RECORD_TYPES)
           visitor.on_record(event.record);
         else

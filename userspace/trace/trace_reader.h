@@ -8,7 +8,7 @@
 // Files are mapped, never copied; memory does not grow with the trace. Their content is hostile:
 // everything is checked before it is used, and what is torn or damaged is skipped, counted and
 // described. Where records are missing (damage, or a flight recorder's overwritten part), the visitor
-// is given a pause and a resumption of all processes, so that Session trusts no order across the hole.
+// is told of the hole before the record behind it.
 //
 // A trace that is still being written can be read up to now, unless it is a flight recorder's, whose
 // files are cut while it runs.
@@ -36,6 +36,12 @@ class TraceVisitor {
   virtual void on_record(std::span<const std::byte> record) = 0;
   // One record of trace/notes.h, likewise.
   virtual void on_note(std::span<const std::byte> /*note*/) {}
+  virtual void on_hole(uint64_t /*begin_ns*/, uint64_t /*end_ns*/, uint64_t /*records*/) {}
+};
+
+// Records that the ring buffer had no room for, between two packets of the control stream.
+struct Discard {
+  uint64_t begin_ns, end_ns, records;
 };
 
 struct TraceDamage {
@@ -56,6 +62,7 @@ class TraceReader {
   const TraceMeta& meta() const { return meta_; }
   void replay(TraceVisitor& visitor);
   const TraceDamage& damage() const { return damage_; }
+  const std::vector<Discard>& discards() const { return discards_; }
 
   uint64_t bytes() const;                           // of all streams
   uint64_t first_ns() const { return first_ns_; }   // of the packets; 0 without any
@@ -77,12 +84,12 @@ class TraceReader {
   Status open_files(const std::string& folder);
   void index_packets(File& file);
   void damaged(const File& file, uint64_t bytes, std::string_view what);
-  void pause_and_resume(TraceVisitor& visitor, uint64_t time_ns) const;
 
   TraceMeta meta_;
   std::vector<File> files_;
   TraceDamage indexed_;  // found by open()
   TraceDamage damage_;
+  std::vector<Discard> discards_;
   uint64_t first_ns_ = 0, last_ns_ = 0;
 };
 
