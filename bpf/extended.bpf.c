@@ -58,8 +58,6 @@ SEC("uprobe") int wr_start(struct pt_regs* ctx) {
   struct sigma_hit hit;
   if (!sigma_admit(&hit)) return 0;
   __u64 qp_ptr = PT_REGS_PARM1(ctx);
-  __u64 now = bpf_ktime_get_ns();
-
   struct batch* batch = batch_of(&hit, qp_ptr);
   if (!batch) {
     struct batch_key key = {.id = hit.id, .qp_ptr = qp_ptr};
@@ -77,8 +75,7 @@ SEC("uprobe") int wr_start(struct pt_regs* ctx) {
 
   struct sigma_post* post = &batch->post;
   __builtin_memset(post, 0, sizeof(*post));
-  fill_header(&post->h, SIGMA_POST, sizeof(*post), hit.id, now);
-  post->call_ns = now;
+  fill_header(&post->h, SIGMA_POST, sizeof(*post), hit.id, 0); /* its time: when it leaves */
   post->queue_ptr = qp_ptr;
   post->queue = SIGMA_QUEUE_SEND;
   post->flags = SIGMA_POST_STAGED;
@@ -93,6 +90,7 @@ SEC("uprobe") int wr_start(struct pt_regs* ctx) {
   } else {
     post->flags |= SIGMA_POST_UNREADABLE;
   }
+  post->call_ns = bpf_ktime_get_ns(); /* after what first sight emits: readers sort by time */
   if (read_index(hit.totals, doorbell, &post->index)) post->flags |= SIGMA_POST_HAS_INDEX;
   bool checked = config.check_posts && (bpf_get_attach_cookie(ctx) & SIGMA_COOKIE_CHECKED);
   if (!checked && !(post->flags & SIGMA_POST_HAS_INDEX)) post->flags |= SIGMA_POST_UNVERIFIED;

@@ -53,15 +53,12 @@ static __noinline int completions(__s32 n) {
   struct sigma_hit hit;
   struct sigma_call* call = recall(&hit, SIGMA_FN_POLL_CQ);
   if (!call) return 0;
-  struct batch batch = {.id = hit.id,
-                        .now = bpf_ktime_get_ns(),
-                        .cq_ptr = call->object,
-                        .wc = call->argument,
-                        .n = n};
+  struct batch batch = {.id = hit.id, .cq_ptr = call->object, .wc = call->argument, .n = n};
   call->call_ns = 0;
   if (read_user(hit.totals, &batch.context, sizeof(batch.context),
                 batch.cq_ptr + SIGMA_IBV_CQ_CONTEXT))
     see_context(hit.id, batch.context);
+  batch.now = bpf_ktime_get_ns(); /* after what first sight emits: readers sort by time */
 
   __u32 limit = config.has_loop ? SIGMA_MAX_WC : 32;
   if (batch.n > limit) count(hit.totals, SIGMA_COUNT_WC_OMITTED, batch.n - limit);

@@ -64,8 +64,11 @@ static __always_inline void fill_send(struct sigma_totals* totals, struct sigma_
       return;
   }
   /* A datagram carries its address. EFA's SRD, the one driver-defined type posted to by
-   * ibv_post_send, uses the UD fields as well. */
-  if (record->qp_type != SIGMA_IBV_QPT_UD && record->qp_type != SIGMA_IBV_QPT_DRIVER) return;
+   * ibv_post_send, uses the UD fields as well; the number of its type also stands for an unknown
+   * one. */
+  bool known = !(record->flags & SIGMA_POST_UNREADABLE);
+  if (record->qp_type != SIGMA_IBV_QPT_UD && !(record->qp_type == SIGMA_IBV_QPT_DRIVER && known))
+    return;
   if (!read_user(totals, &record->ah_handle, sizeof(record->ah_handle),
                  wr->wr.ud.ah + SIGMA_IBV_AH_HANDLE))
     return;
@@ -185,7 +188,6 @@ static __always_inline bool post_entry(struct pt_regs* ctx, __u8 queue, __u64 fu
 
   bool checked = config.check_posts && (bpf_get_attach_cookie(ctx) & SIGMA_COOKIE_CHECKED);
   struct walk walk = {.id = hit.id,
-                      .call_ns = bpf_ktime_get_ns(),
                       .queue_ptr = PT_REGS_PARM1(ctx),
                       .wr = PT_REGS_PARM2(ctx),
                       .queue = queue,
@@ -207,6 +209,7 @@ static __always_inline bool post_entry(struct pt_regs* ctx, __u8 queue, __u64 fu
     if (queue == SIGMA_QUEUE_SEND && read_index(hit.totals, doorbell, &walk.index))
       walk.flags |= SIGMA_POST_HAS_INDEX;
   }
+  walk.call_ns = bpf_ktime_get_ns(); /* after what first sight emits: readers sort by time */
   if (!checked && !(walk.flags & SIGMA_POST_HAS_INDEX)) walk.flags |= SIGMA_POST_UNVERIFIED;
   if (checked) {
     struct sigma_call call = {.call_ns = walk.call_ns,

@@ -39,10 +39,10 @@ uint32_t parse_rdev(const std::string& text) {
   return major << 20 | minor;
 }
 
-std::vector<RdmaPort> ports_of(const fs::path& device) {
-  std::vector<RdmaPort> ports;
+std::vector<SysfsPort> ports_of(const fs::path& device) {
+  std::vector<SysfsPort> ports;
   for (const std::string& name : entries(device / "ports")) {
-    RdmaPort port;
+    SysfsPort port;
     std::from_chars(name.data(), name.data() + name.size(), port.number);
     const std::string state = first_line(device / "ports" / name / "state");  // "4: ACTIVE"
     const size_t space = state.find(' ');
@@ -60,12 +60,12 @@ std::string sysfs_root() {
   return other != nullptr && *other != '\0' ? other : "/sys";
 }
 
-std::vector<RdmaDevice> rdma_devices() {
+std::vector<SysfsDevice> rdma_devices() {
   const fs::path root = sysfs_root();
-  std::vector<RdmaDevice> devices;
+  std::vector<SysfsDevice> devices;
   for (const std::string& name : entries(root / "class/infiniband")) {
     const fs::path path = root / "class/infiniband" / name;
-    RdmaDevice device;
+    SysfsDevice device;
     device.name = name;
     device.node_guid = first_line(path / "node_guid");
     device.firmware = first_line(path / "fw_ver");
@@ -75,7 +75,7 @@ std::vector<RdmaDevice> rdma_devices() {
   for (const std::string& node : entries(root / "class/infiniband_verbs")) {
     const fs::path path = root / "class/infiniband_verbs" / node;
     const std::string name = first_line(path / "ibdev");
-    for (RdmaDevice& device : devices) {
+    for (SysfsDevice& device : devices) {
       if (device.name != name) continue;
       device.uverbs = node;
       device.rdev = parse_rdev(first_line(path / "dev"));
@@ -85,7 +85,7 @@ std::vector<RdmaDevice> rdma_devices() {
 }
 
 std::string device_of_node(uint32_t rdev) {
-  for (const RdmaDevice& device : rdma_devices())
+  for (const SysfsDevice& device : rdma_devices())
     if (device.rdev == rdev) return device.name;
   return {};
 }

@@ -11,23 +11,23 @@ namespace sigma {
 
 std::string sysfs_root();
 
-struct RdmaPort {
+struct SysfsPort {
   uint32_t number = 0;
   std::string state;       // "ACTIVE", as sysfs words it without the number
   std::string link_layer;  // "InfiniBand", "Ethernet"
 };
 
-struct RdmaDevice {
+struct SysfsDevice {
   std::string name;    // "mlx5_0"
   std::string uverbs;  // "uverbs0"; empty when there is no node
   uint32_t rdev = 0;   // of the node, major << 20 | minor; 0 when unknown
   std::string node_guid;
   std::string firmware;
-  std::vector<RdmaPort> ports;
+  std::vector<SysfsPort> ports;
 };
 
 // In order of name. Empty without RDMA devices.
-std::vector<RdmaDevice> rdma_devices();
+std::vector<SysfsDevice> rdma_devices();
 
 // The device behind a uverbs node, "" when unknown. Reads sysfs; the session caches the answer.
 std::string device_of_node(uint32_t rdev);

@@ -123,6 +123,9 @@ Opcode opcode_of(const cs_insn& insn) {
     case X86_INS_PINSRQ:
     case X86_INS_VPINSRQ:
       return Opcode::vector_insert;
+    case X86_INS_VINSERTI128:
+    case X86_INS_VINSERTF128:
+      return Opcode::vector_insert_half;
     default:
       break;
   }
@@ -388,6 +391,22 @@ std::vector<const FunctionRange*> Code::functions_referring_to(
     }
   }
   return {found.begin(), found.end()};
+}
+
+std::vector<const FunctionRange*> Code::functions_containing(uint32_t word,
+                                                             uint64_t max_bytes) const {
+  std::vector<const FunctionRange*> found;
+  if (!decoder_) return found;
+  for (const FunctionRange& function : elf_.functions()) {
+    if (function.size > max_bytes) continue;
+    auto bytes = elf_.at(function.start, function.size);
+    for (size_t at = 0; at + 4 <= bytes.size(); ++at)
+      if (static_cast<uint32_t>(word32(bytes, at)) == word) {
+        found.push_back(&function);
+        break;
+      }
+  }
+  return found;
 }
 
 bool Code::may_branch_into(uint64_t low, uint64_t high) const {

@@ -49,10 +49,11 @@ enum class Opcode : uint8_t {
   move_if,
   add,
   sub,
-  vector_move,    // whole register, or its low 8 bytes with the rest zeroed (size tells)
-  vector_high,    // movhps and kin: memory into the high half
-  vector_unpack,  // punpcklqdq: low halves of both sources
-  vector_insert,  // pinsrq
+  vector_move,         // whole register, or its low 8 bytes with the rest zeroed (size tells)
+  vector_high,         // movhps and kin: memory into the second 8 bytes
+  vector_unpack,       // punpcklqdq: the first 8 bytes of both sources
+  vector_insert,       // pinsrq
+  vector_insert_half,  // vinserti128
 };
 
 struct Instruction {
@@ -119,7 +120,9 @@ class Code {
   // by a scan over all byte positions, so nothing is missed, and a few may be there by chance.
   std::vector<const FunctionRange*> functions_referring_to(
       std::span<const uint64_t> addresses) const;
-  // Destinations within [low, high] of what may be a 32-bit call or branch, at any byte position.
+  // Functions of at most `max_bytes` whose code has this 32-bit word at any byte position.
+  std::vector<const FunctionRange*> functions_containing(uint32_t word, uint64_t max_bytes) const;
+  // Whether anything, at any byte position, may be a 32-bit call or branch into [low, high].
   bool may_branch_into(uint64_t low, uint64_t high) const;
 
  private:

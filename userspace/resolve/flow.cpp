@@ -153,8 +153,7 @@ bool Flow::join(State& into, const State& from) {
   };
   for (size_t r = 0; r < 16; ++r) {
     merge(into.general[r], from.general[r]);
-    merge(into.vector[r][0], from.vector[r][0]);
-    merge(into.vector[r][1], from.vector[r][1]);
+    for (size_t lane = 0; lane < 4; ++lane) merge(into.vector[r][lane], from.vector[r][lane]);
   }
   for (const auto& [offset, value] : from.slots)
     if (auto slot = into.slots.find(offset); slot != into.slots.end())
@@ -299,72 +298,6 @@ void Flow::general_step(State& state, const Instruction& instruction, FlowVisito
   }
   clobber(instruction.writes);
   if (to_register && !instruction.reads_only && result) state.general[to.base] = result;
-}
-
-// True when it was a vector instruction that matters here.
-bool Flow::vector_step(State& state, const Instruction& instruction, FlowVisitor* visitor) {
-  const Operand& to = instruction.operands[0];
-  // Three-operand forms name the first source apart.
-  const Operand& from =
-      instruction.operands[instruction.operand_count >= 3 &&
-                                   instruction.operands[2].type != Operand::immediate
-                               ? 2
-                               : 1];
-  auto lanes = [&](const Operand& operand) -> std::array<Value, 2> {
-    if (operand.type == Operand::reg && operand.base >= kVector0 && operand.base != kNoRegister)
-      return state.vector[operand.base - kVector0];
-    if (operand.type == Operand::reg) return {source(state, operand), 0};
-    return {load(state, operand), operand.size >= 16 ? load(state, operand, 8) : 0};
-  };
-  bool to_vector = to.type == Operand::reg && to.base >= kVector0 && to.base != kNoRegister;
-  Value low = 0, high = 0;
-  switch (instruction.opcode) {
-    case Opcode::vector_move: {
-      auto value = lanes(instruction.operands[1]);
-      if (to.type == Operand::memory) {
-        store(state, instruction, to, 0, value[0], visitor);
-        if (to.size >= 16) store(state, instruction, to, 8, value[1], visitor);
-        return true;
-      }
-      if (!to_vector) {
-        if (to.type != Operand::reg || to.base >= 16) return false;
-        state.general[to.base] = value[0];
-        return true;
-      }
-      low = value[0];
-      high = instruction.operands[1].size >= 16 ? value[1] : 0;
-      break;
-    }
-    case Opcode::vector_high:
-      if (to.type == Operand::memory) {
-        store(state, instruction, to, 0, lanes(instruction.operands[1])[1], visitor);
-        return true;
-      }
-      if (!to_vector) return false;
-      low = lanes(instruction.operand_count >= 3 ? instruction.operands[1] : to)[0];
-      high = load(state, from);
-      break;
-    case Opcode::vector_unpack:
-      if (!to_vector) return false;
-      low = lanes(instruction.operand_count >= 3 ? instruction.operands[1] : to)[0];
-      high = lanes(from)[0];
-      break;
-    case Opcode::vector_insert: {
-      // pinsrq xmm, r/m, imm and vpinsrq xmm, xmm, r/m, imm.
-      if (!to_vector || instruction.operand_count < 3) return false;
-      bool three = instruction.operand_count == 4;
-      auto before = lanes(three ? instruction.operands[1] : to);
-      Value inserted = source(state, instruction.operands[three ? 2 : 1]);
-      bool upper = instruction.operands[three ? 3 : 2].value & 1;
-      low = upper ? before[0] : inserted;
-      high = upper ? inserted : before[1];
-      break;
-    }
-    default:
-      return false;
-  }
-  state.vector[to.base - kVector0] = {low, high};
-  return true;
 }
 
 void Flow::report_exit(const State& state, const Instruction& instruction, FlowVisitor& visitor) {

@@ -51,11 +51,12 @@ class Flow {
   bool run(const FunctionRange& function, FlowVisitor& visitor);
 
  private:
-  using Value = uint32_t;  // index into sets_; 0 is the empty set
+  using Value = uint32_t;              // index into sets_; 0 is the empty set
+  using Lanes = std::array<Value, 4>;  // of a vector register, 8 bytes each, lowest first
   struct State {
     std::array<Value, 16> general{};
-    std::array<std::array<Value, 2>, 16> vector{};  // low and high 8 bytes
-    std::map<int64_t, Value> slots;                 // of the stack, by offset from its entry value
+    std::array<Lanes, 16> vector{};
+    std::map<int64_t, Value> slots;  // of the stack, by offset from its entry value
     bool reached = false;
     bool operator==(const State&) const = default;
   };
@@ -71,6 +72,7 @@ class Flow {
   void step(State& state, const Instruction& instruction, FlowVisitor* visitor);
   void general_step(State& state, const Instruction& instruction, FlowVisitor* visitor);
   bool vector_step(State& state, const Instruction& instruction, FlowVisitor* visitor);
+  Lanes lanes(const State& state, const Operand& operand);
   void report_exit(const State& state, const Instruction& instruction, FlowVisitor& visitor);
 
   Code& code_;

@@ -14,18 +14,28 @@
 namespace sigma {
 namespace {
 
-// "mlx5_post_send", "irdma_upost_send", "hns_roce_u_v2_poll_cq": what a name says its function is.
-// SIGMA_FUNCTIONS when it says nothing. Longer words first: post_srq_recv is no post_recv.
+// What a name says its function is: "mlx5_post_send", "irdma_upost_send", "c4iw_post_receive".
+// Longer words come first: post_srq_recv is no post_recv.
+struct Word {
+  std::string_view word;
+  sigma_function function;
+};
+constexpr Word kWords[] = {
+    {"post_srq_recv", SIGMA_FN_POST_SRQ_RECV},
+    {"post_receive", SIGMA_FN_POST_RECV},
+    {"post_send", SIGMA_FN_POST_SEND},
+    {"post_recv", SIGMA_FN_POST_RECV},
+    {"poll_cq", SIGMA_FN_POLL_CQ},
+};
+const Word* word_in(std::string_view name) {
+  for (const Word& word : kWords)
+    if (name.find(word.word) != name.npos) return &word;
+  return nullptr;
+}
+// SIGMA_FUNCTIONS when the name says nothing.
 sigma_function said_by(std::string_view name) {
-  static constexpr std::pair<std::string_view, sigma_function> kWords[] = {
-      {"post_srq_recv", SIGMA_FN_POST_SRQ_RECV},
-      {"post_send", SIGMA_FN_POST_SEND},
-      {"post_recv", SIGMA_FN_POST_RECV},
-      {"poll_cq", SIGMA_FN_POLL_CQ},
-  };
-  for (const auto& [word, function] : kWords)
-    if (name.find(word) != name.npos) return function;
-  return SIGMA_FUNCTIONS;
+  const Word* word = word_in(name);
+  return word ? word->function : SIGMA_FUNCTIONS;
 }
 
 bool from_ops(sigma_function function) {
@@ -114,11 +124,10 @@ void add_by_name(PlanBuilder& builder, const SymbolNames& names) {
   std::map<sigma_function, std::vector<uint64_t>> found;
   for (const auto& [address, all] : names.all())
     for (const std::string& name : all) {
-      sigma_function function = said_by(name);
-      if (function == SIGMA_FUNCTIONS || name.starts_with('_') || name.starts_with("ibv_"))
-        continue;
-      if (!name.ends_with(function_name(function))) continue;  // no .cold, .part, _v1, _db
-      found[function].push_back(address);
+      const Word* word = word_in(name);
+      if (!word || name.starts_with('_') || name.starts_with("ibv_")) continue;
+      if (!name.ends_with(word->word)) continue;  // no .cold, .part, _v1, _db
+      found[word->function].push_back(address);
       break;
     }
   for (const auto& [function, addresses] : found) {

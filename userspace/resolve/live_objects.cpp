@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// One pass over the heap collects the words that equal a context's address, with the seven words
-// that follow: enough to know a QP or an MR without reading again, since "points to an object of
-// the same context" is then "is itself among the collected".
-//
-//   words from the object's start     0         1            2      3         4           5
-//   struct ibv_qp                     context   qp_context   pd     send_cq   recv_cq     srq ...
-//   struct ibv_mr                     context   pd           addr   length    handle|lkey rkey
-//   struct ibv_ah                     context   pd           handle, then the provider's: an MR to
-//   the eye struct ibv_srq                    context   srq_context  pd     handle    mutex
+// The order of things: contexts, then candidates and what they are, then the reasons not to believe
+// it: free memory, handles given twice, a second look. What remains is reported.
 #include "resolve/live_objects.h"
 
 #include <infiniband/verbs.h>
@@ -19,25 +12,14 @@
 #include <utility>
 
 #include "resolve/glibc_heap.h"
+#include "resolve/live_candidates.h"
 
 namespace sigma {
 namespace {
 
-static_assert(sizeof(ibv_qp) == 160 && offsetof(ibv_qp, context) == 0 &&
-              offsetof(ibv_qp, pd) == 16 && offsetof(ibv_qp, send_cq) == 24 &&
-              offsetof(ibv_qp, recv_cq) == 32 && offsetof(ibv_qp, srq) == 40 &&
-              offsetof(ibv_qp, handle) == 48 && offsetof(ibv_qp, qp_num) == 52 &&
-              offsetof(ibv_qp, state) == 56 && offsetof(ibv_qp, qp_type) == 60);
 static_assert(offsetof(ibv_qp_ex, wr_atomic_cmp_swp) == 184 &&
               offsetof(ibv_qp_ex, wr_start) == 320 && offsetof(ibv_qp_ex, wr_complete) == 328 &&
               offsetof(ibv_qp_ex, wr_abort) == 336);
-static_assert(sizeof(ibv_mr) == 48 && offsetof(ibv_mr, pd) == 8 && offsetof(ibv_mr, addr) == 16 &&
-              offsetof(ibv_mr, length) == 24 && offsetof(ibv_mr, lkey) == 36 &&
-              offsetof(ibv_mr, rkey) == 40);
-static_assert(offsetof(ibv_cq, channel) == 8 && offsetof(ibv_cq, handle) == 24 &&
-              offsetof(ibv_cq, cqe) == 28);
-static_assert(offsetof(ibv_srq, pd) == 16 && offsetof(ibv_srq, handle) == 24);
-
 // The builders of ibv_qp_ex in order: the sigma_function of slot i. Newer slots follow wr_abort.
 constexpr uint64_t kFirstBuilder = offsetof(ibv_qp_ex, wr_atomic_cmp_swp);
 constexpr auto kBuilders = std::to_array<sigma_function>({
@@ -64,177 +46,27 @@ constexpr auto kBuilders = std::to_array<sigma_function>({
 });
 static_assert(kFirstBuilder + 8 * kBuilders.size() == offsetof(ibv_qp_ex, wr_abort) + 8);
 
-constexpr uint32_t kMaxQpNumber = (1u << 24) - 1;  // 24 bits on the wire
-constexpr uint64_t kUserSpaceEnd = uint64_t{1} << 47;
-// struct verbs_mr (libibverbs/driver.h) = ibv_mr, enum ibv_mr_type, access flags (up to
-// IBV_ACCESS_OPTIONAL_LAST).
-constexpr uint32_t kMrTypes = 4;
-constexpr uint32_t kAccessFlags = IBV_ACCESS_OPTIONAL_RANGE | 0xfffff;
-// The memory region of a null or implicit ODP registration: all of the address space.
-constexpr uint64_t kWholeAddressSpace = ~uint64_t{0};
 // Providers put the verbs object first in their own, or after 8 bytes (libmlx5's QP and SRQ). What
 // glibc has deeper in a chunk is a copy, or a remnant that malloc gave out again.
 constexpr uint64_t kDeepestInChunk = 8;
 
-struct Candidate {
-  uint64_t address = 0;
-  uint64_t context = 0;
-  std::array<uint64_t, 7> next{};  // words 1 to 7; zero where they could not be read
-
-  uint64_t word(size_t index) const { return next[index - 1]; }
-  uint32_t low(size_t index) const { return static_cast<uint32_t>(word(index)); }
-  uint32_t high(size_t index) const { return static_cast<uint32_t>(word(index) >> 32); }
-};
-
-bool is_known_type(uint32_t type) {
-  switch (type) {
-    case IBV_QPT_RC:
-    case IBV_QPT_UC:
-    case IBV_QPT_UD:
-    case IBV_QPT_RAW_PACKET:
-    case IBV_QPT_XRC_SEND:
-    case IBV_QPT_XRC_RECV:
-    case IBV_QPT_DRIVER:
-      return true;
-    default:
-      return false;
-  }
-}
-
-class Classifier {
- public:
-  explicit Classifier(const std::vector<Candidate>& candidates) : candidates_(candidates) {}
-
-  std::optional<LiveQp> as_qp(const Candidate& c) const {
-    LiveQp qp{.address = c.address, .context = c.context};
-    qp.pd = c.word(2);
-    qp.send_cq = c.word(3);
-    qp.recv_cq = c.word(4);
-    qp.srq = c.word(5);
-    qp.handle = c.low(6);
-    qp.qp_num = c.high(6);
-    qp.state = c.low(7);
-    qp.type = c.high(7);
-    if (qp.state > IBV_QPS_UNKNOWN || !is_known_type(qp.type) || qp.qp_num == 0 ||
-        qp.qp_num > kMaxQpNumber) {
-      return std::nullopt;
-    }
-    // The receiving end of an XRC connection has neither PD nor CQs of its own, and the sending end
-    // no receive CQ; with all three missing there is no evidence but the numbers, so they must not
-    // be.
-    if (!belongs(qp.pd, c.context) || !belongs_or_null(qp.srq, c.context)) return std::nullopt;
-    bool sends = belongs(qp.send_cq, c.context), receives = belongs(qp.recv_cq, c.context);
-    bool partial = qp.type == IBV_QPT_XRC_SEND || qp.type == IBV_QPT_DRIVER;
-    bool acceptable =
-        partial ? (sends || receives) && (sends || qp.send_cq == 0) && (receives || qp.recv_cq == 0)
-                : sends && receives;
-    if (!acceptable) return std::nullopt;
-    return qp;
-  }
-
-  std::optional<LiveMr> as_mr(const Candidate& c) const {
-    LiveMr mr{.address = c.address, .context = c.context};
-    mr.pd = c.word(1);
-    mr.start = c.word(2);
-    mr.length = c.word(3);
-    mr.handle = c.low(4);
-    mr.lkey = c.high(4);
-    mr.rkey = c.low(5);
-    if (!belongs(mr.pd, c.context) || mr.length == 0 || (mr.lkey == 0 && mr.rkey == 0))
-      return std::nullopt;
-    // Applications keep { context, pd, buffer, length, mr, qp... } in structures of their own.
-    for (size_t i : {3, 4, 5, 6})
-      if (belongs(c.word(i), c.context)) return std::nullopt;
-    // libibverbs' own part of the MR follows, set with every registration since rdma-core 20.
-    if (c.low(6) >= kMrTypes || c.high(6) > kAccessFlags) return std::nullopt;
-    // Null and implicit ODP regions, device memory and dma-buf (an offset) have no mapped address;
-    // a buffer may have been unmapped since. What does not end in user space is no region at all.
-    bool whole = mr.start == 0 && mr.length == kWholeAddressSpace;
-    bool in_user_space = mr.start <= kUserSpaceEnd && mr.length <= kUserSpaceEnd - mr.start;
-    return whole || in_user_space ? std::optional(mr) : std::nullopt;
-  }
-
-  std::optional<LiveCq> as_cq(uint64_t address) const {
-    const Candidate* c = find(address);
-    if (!c || c->high(3) == 0 || static_cast<int32_t>(c->high(3)) < 0 ||
-        !belongs_or_null(c->word(1), c->context)) {
-      return std::nullopt;
-    }
-    return LiveCq{c->address, c->context, c->word(1), c->low(3), static_cast<int32_t>(c->high(3))};
-  }
-
-  std::optional<LiveSrq> as_srq(uint64_t address) const {
-    const Candidate* c = find(address);
-    if (!c || !belongs_or_null(c->word(2), c->context)) return std::nullopt;
-    return LiveSrq{c->address, c->context, c->word(2), c->low(3)};
-  }
-
- private:
-  const Candidate* find(uint64_t address) const {
-    auto at = std::lower_bound(candidates_.begin(), candidates_.end(), address,
-                               [](const Candidate& c, uint64_t a) { return c.address < a; });
-    return at != candidates_.end() && at->address == address ? &*at : nullptr;
-  }
-  bool belongs(uint64_t address, uint64_t context) const {
-    const Candidate* c = find(address);
-    return c && c->context == context;
-  }
-  bool belongs_or_null(uint64_t address, uint64_t context) const {
-    return address == 0 || belongs(address, context);
-  }
-
-  const std::vector<Candidate>& candidates_;
-};
-
-// The words that point to a context, in order of address.
-std::vector<Candidate> collect(const RemoteMemory& memory, const std::vector<LiveContext>& contexts,
-                               const LiveScanLimits& limits, ScanTotals& totals) {
+// Drops what glibc knows to be free, and copies. What it does not know stays. QPs and MRs together,
+// as each walk reads a heap's every page.
+void drop_freed(RemoteMemory& memory, const ScanLimits& limits, LiveObjects& live) {
   std::vector<uint64_t> addresses;
-  for (const LiveContext& context : contexts) addresses.push_back(context.address);
+  for (const LiveQp& qp : live.qps) addresses.push_back(qp.address);
+  for (const LiveMr& mr : live.mrs) addresses.push_back(mr.address);
   std::sort(addresses.begin(), addresses.end());
-  const uint64_t low = addresses.front(), span = addresses.back() - low;
+  const std::vector<HeapPlace> places = find_heap_places(memory, addresses, limits, live.totals);
 
-  std::vector<Candidate> candidates;
-  memory.scan_writable(limits.scan, totals, [&](uint64_t address, std::span<const uint64_t> words) {
-    for (size_t i = 0; i < words.size(); ++i) {
-      if (words[i] - low > span) [[likely]]
-        continue;
-      if (!std::binary_search(addresses.begin(), addresses.end(), words[i])) continue;
-      if (candidates.size() >= limits.max_candidates) {
-        totals.complete = false;
-        return;
-      }
-      Candidate& c = candidates.emplace_back();
-      c.address = address + 8 * i;
-      c.context = words[i];
-      auto rest = words.subspan(i + 1);
-      size_t count = std::min(rest.size(), c.next.size());
-      std::copy_n(rest.begin(), count, c.next.begin());
-      if (count < c.next.size())
-        memory.read(c.address + 8, std::as_writable_bytes(std::span(c.next)));
-    }
-  });
-  return candidates;
-}
-
-// Drops what glibc knows to be free, and copies. What it does not know stays.
-template <typename Object>
-void drop_freed(RemoteMemory& memory, std::vector<Object>& objects, const ScanLimits& limits,
-                LiveObjects& live) {
-  std::vector<uint64_t> addresses;
-  for (const Object& object : objects) addresses.push_back(object.address);
-  std::vector<HeapPlace> places = find_heap_places(memory, addresses, limits, live.totals);
-  std::vector<Object> kept;
-  for (size_t i = 0; i < objects.size(); ++i) {
-    if (places[i].kind == HeapPlace::free ||
-        (places[i].kind == HeapPlace::in_use && places[i].offset > kDeepestInChunk)) {
-      ++live.freed;
-      continue;
-    }
-    objects[i].in_heap = places[i].kind == HeapPlace::in_use;
-    kept.push_back(objects[i]);
-  }
-  objects = std::move(kept);
+  auto is_dropped = [&](auto& object) {
+    auto at = std::lower_bound(addresses.begin(), addresses.end(), object.address);
+    const HeapPlace& place = places[static_cast<size_t>(at - addresses.begin())];
+    object.in_heap = place.kind == HeapPlace::in_use && place.offset <= kDeepestInChunk;
+    return place.kind != HeapPlace::unknown && !object.in_heap;
+  };
+  live.freed += static_cast<uint32_t>(std::erase_if(live.qps, is_dropped));
+  live.freed += static_cast<uint32_t>(std::erase_if(live.mrs, is_dropped));
 }
 
 bool same_contents(const LiveQp& a, const LiveQp& b) {
@@ -304,7 +136,7 @@ void look_again(const RemoteMemory& memory, std::vector<Object>& objects, LiveOb
 }
 
 // The CQs and SRQs that the surviving QPs name, each once.
-void find_queues(const Classifier& classifier, LiveObjects& live) {
+void find_queues(const RemoteMemory& memory, const Classifier& classifier, LiveObjects& live) {
   std::vector<uint64_t> cqs, srqs;
   for (const LiveQp& qp : live.qps) {
     cqs.insert(cqs.end(), {qp.send_cq, qp.recv_cq});
@@ -314,10 +146,17 @@ void find_queues(const Classifier& classifier, LiveObjects& live) {
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());
   }
-  for (uint64_t address : cqs)
-    if (auto cq = classifier.as_cq(address)) live.cqs.push_back(*cq);
-  for (uint64_t address : srqs)
-    if (auto srq = classifier.as_srq(address)) live.srqs.push_back(*srq);
+  auto still_of = [&](uint64_t address, uint64_t context) {
+    return memory.read_object<uint64_t>(address) == std::optional(context);
+  };
+  for (uint64_t address : cqs) {
+    auto cq = classifier.as_cq(address);
+    if (cq && still_of(address, cq->context)) live.cqs.push_back(*cq);
+  }
+  for (uint64_t address : srqs) {
+    auto srq = classifier.as_srq(address);
+    if (srq && still_of(address, srq->context)) live.srqs.push_back(*srq);
+  }
 }
 
 class FunctionList {
@@ -418,7 +257,8 @@ Result<LiveObjects> find_live_objects(pid_t pid, const LiveScanLimits& limits) {
   live.pid = pid;
   live.contexts = find_contexts(memory, limits.scan, live.totals);
   if (!live.contexts.empty()) {
-    std::vector<Candidate> candidates = collect(memory, live.contexts, limits, live.totals);
+    std::vector<Candidate> candidates =
+        collect_candidates(memory, live.contexts, limits.scan, limits.max_candidates, live.totals);
     Classifier classifier(candidates);
     for (const Candidate& candidate : candidates) {
       if (auto qp = classifier.as_qp(candidate))
@@ -426,14 +266,13 @@ Result<LiveObjects> find_live_objects(pid_t pid, const LiveScanLimits& limits) {
       else if (auto mr = classifier.as_mr(candidate))
         live.mrs.push_back(*mr);
     }
-    drop_freed(memory, live.qps, limits.scan, live);
-    drop_freed(memory, live.mrs, limits.scan, live);
+    drop_freed(memory, limits.scan, live);
     settle_handles(live.qps, live);
     settle_handles(live.mrs, live);
     look_again(memory, live.qps, live);
     look_again(memory, live.mrs, live);
     look_again_at_contexts(memory, live);
-    find_queues(classifier, live);
+    find_queues(memory, classifier, live);
     live.functions = find_functions(memory, live);
     find_owners(memory, live);
   }

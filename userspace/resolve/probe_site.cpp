@@ -90,9 +90,25 @@ class EntryBlock {
       if (destination >= low && destination <= high) return false;
       table_jump |= destination == 0 && other.operands[0].type != Operand::rip_memory;
     }
-    if (code_.may_branch_into(low, high)) return false;
+    if (code_.may_branch_into(low, high) || neighbour_branches_into(low, high)) return false;
     // A jump through a register may be a loop's switch, with cases anywhere; but no loop pushes.
     return !table_jump || kind == InstructionKind::push;
+  }
+
+  // Short branches out of another function, a part of this one that was moved nearby; the far ones
+  // are may_branch_into()'s.
+  bool neighbour_branches_into(uint64_t low, uint64_t high) {
+    constexpr uint64_t kShort = 130;  // 127 and the instruction's own bytes
+    const auto& functions = elf_.functions();
+    auto after = std::lower_bound(functions.begin(), functions.end(), high + kShort,
+                                  [](const FunctionRange& f, uint64_t a) { return f.start < a; });
+    while (after != functions.begin() && (--after)->end() + kShort > low) {
+      if (after->start == function_.start) continue;
+      for (const Instruction& other : code_.body(*after))
+        if (other.branch() && other.destination() >= low && other.destination() <= high)
+          return true;
+    }
+    return false;
   }
 
   Code& code_;

@@ -143,16 +143,28 @@ class Collector {
     return out;
   }
 
-  // wr_complete is exchanged for a variant while a batch is under construction.
-  void look_for_complete(const FunctionRange& function, QpExFunctions& out) const {
-    StoreVisitor visitor(code_.elf());
-    if (!Flow(code_).run(function, visitor)) return;
-    constexpr auto kComplete = static_cast<int64_t>(offsetof(ibv_qp_ex, wr_complete));
-    for (const auto& [pointer, stores] : visitor.stores)
-      for (const auto& [distance, functions] : stores)
-        if (pointer == std::pair<bool, uint8_t>(true, 0) && stores.size() == 1 &&
-            (distance == kComplete || distance == out.offset + kComplete))
-          out.variants[SIGMA_FN_WR_COMPLETE].insert(functions.begin(), functions.end());
+  // wr_complete is exchanged when a QP changes state, by functions that do little else
+  // (mlx5_qp_fill_wr_complete_error and _real). One that restores a known wr_complete proves the
+  // place; what others store there is another variant.
+  void add_exchanged_complete(QpExFunctions& out) const {
+    constexpr uint64_t kMaxBytes = 2048;
+    std::set<uint64_t>& complete = out.variants[SIGMA_FN_WR_COMPLETE];
+    for (int64_t base : std::set<int64_t>{0, out.offset}) {
+      auto place = base + static_cast<int64_t>(offsetof(ibv_qp_ex, wr_complete));
+      std::set<uint64_t> exchanged;
+      for (const FunctionRange* function :
+           code_.functions_containing(static_cast<uint32_t>(place), kMaxBytes)) {
+        StoreVisitor visitor(code_.elf());
+        if (!Flow(code_).run(*function, visitor)) continue;
+        auto through_first = visitor.stores.find({true, 0});
+        if (through_first == visitor.stores.end() || through_first->second.size() != 1) continue;
+        const auto& [distance, functions] = *through_first->second.begin();
+        if (distance == place) exchanged.insert(functions.begin(), functions.end());
+      }
+      bool restores = std::any_of(exchanged.begin(), exchanged.end(),
+                                  [&](uint64_t address) { return complete.count(address) != 0; });
+      if (restores) complete.insert(exchanged.begin(), exchanged.end());
+    }
   }
 
  private:
@@ -204,13 +216,7 @@ QpExFunctions find_qp_ex_functions(Code& provider, const OpsTables& tables) {
   for (const FunctionRange* function : provider.reachable(qp, kCreateDepth))
     if (!excluded.count(function)) collector.look_at(*function);
   QpExFunctions out = collector.solve();
-  if (!out.found()) return out;
-
-  std::vector<const FunctionRange*> builders;
-  for (const auto& [function, addresses] : out.variants)
-    for (uint64_t address : addresses) builders.push_back(elf.function_at(address));
-  for (const FunctionRange* function : provider.reachable(builders, 2))
-    collector.look_for_complete(*function, out);
+  if (out.found()) collector.add_exchanged_complete(out);
   return out;
 }
 

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Netlink answers, mutated: no read beyond the buffer, an end, and no more objects than bytes for
+// them.
+#include "../unit/netlink_builder.h"
+#include "attach/rdma_netlink.h"
+#include "catch.h"
+#include "mutate.h"
+
+using namespace sigma;
+
+TEST_CASE("mutated netlink answers do no harm") {
+  std::mt19937 random(20241126);
+  const Bytes samples[] = {qp_list(), qp_list(NLA_F_NESTED)};
+  constexpr size_t kSmallestEntry = 12;  // RES_QP_ENTRY { RES_LQPN }
+  size_t parsed = 0, malformed = 0;
+  for (int round = 0; round < 200'000; ++round) {
+    Bytes bytes = mutate(samples[round % 2], random);
+    std::vector<RdmaDevice> devices;
+    std::vector<RdmaQp> qps;
+    std::vector<RdmaMr> mrs;
+    malformed += parse_devices(bytes, 7, devices).malformed;
+    malformed += parse_qps(bytes, 7, qps).malformed;
+    malformed += parse_mrs(bytes, 7, mrs).malformed;
+    if (qps.size() > bytes.size() / kSmallestEntry) FAIL("more queue pairs than fit");
+    parsed += qps.size();
+  }
+  // Both happened: the mutations reach the parser's inside and its refusals.
+  CHECK(parsed > 10'000);
+  CHECK(malformed > 10'000);
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// bpf/verbs.h against the installed headers: at compile time, but a test, so that it is seen to be
+// held.
+#include <infiniband/verbs.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
+
+#include <cstddef>
+
+#include "bpf/records.h"
+#include "bpf/verbs.h"
+#include "catch.h"
+
+#define SAME(ours, our_field, theirs, their_field)                                             \
+  static_assert(offsetof(ours, our_field) == offsetof(theirs, their_field), #ours #our_field); \
+  static_assert(sizeof(ours::our_field) == sizeof(theirs::their_field), #ours #our_field)
+
+SAME(sigma_ibv_qp, context, ibv_qp, context);
+SAME(sigma_ibv_qp, send_cq, ibv_qp, send_cq);
+SAME(sigma_ibv_qp, recv_cq, ibv_qp, recv_cq);
+SAME(sigma_ibv_qp, srq, ibv_qp, srq);
+SAME(sigma_ibv_qp, handle, ibv_qp, handle);
+SAME(sigma_ibv_qp, qp_num, ibv_qp, qp_num);
+SAME(sigma_ibv_qp, state, ibv_qp, state);
+SAME(sigma_ibv_qp, qp_type, ibv_qp, qp_type);
+
+static_assert(sizeof(sigma_ibv_send_wr) == sizeof(ibv_send_wr));
+SAME(sigma_ibv_send_wr, wr_id, ibv_send_wr, wr_id);
+SAME(sigma_ibv_send_wr, next, ibv_send_wr, next);
+SAME(sigma_ibv_send_wr, sg_list, ibv_send_wr, sg_list);
+SAME(sigma_ibv_send_wr, num_sge, ibv_send_wr, num_sge);
+SAME(sigma_ibv_send_wr, opcode, ibv_send_wr, opcode);
+SAME(sigma_ibv_send_wr, send_flags, ibv_send_wr, send_flags);
+SAME(sigma_ibv_send_wr, imm, ibv_send_wr, imm_data);
+SAME(sigma_ibv_send_wr, imm, ibv_send_wr, invalidate_rkey);
+SAME(sigma_ibv_send_wr, wr.rdma.remote_addr, ibv_send_wr, wr.rdma.remote_addr);
+SAME(sigma_ibv_send_wr, wr.rdma.rkey, ibv_send_wr, wr.rdma.rkey);
+SAME(sigma_ibv_send_wr, wr.atomic.remote_addr, ibv_send_wr, wr.atomic.remote_addr);
+SAME(sigma_ibv_send_wr, wr.atomic.rkey, ibv_send_wr, wr.atomic.rkey);
+SAME(sigma_ibv_send_wr, wr.ud.ah, ibv_send_wr, wr.ud.ah);
+SAME(sigma_ibv_send_wr, wr.ud.remote_qpn, ibv_send_wr, wr.ud.remote_qpn);
+SAME(sigma_ibv_send_wr, bind_mw.rkey, ibv_send_wr, bind_mw.rkey);
+SAME(sigma_ibv_send_wr, tso.hdr_sz, ibv_send_wr, tso.hdr_sz);
+
+static_assert(sizeof(sigma_ibv_recv_wr) == sizeof(ibv_recv_wr));
+SAME(sigma_ibv_recv_wr, wr_id, ibv_recv_wr, wr_id);
+SAME(sigma_ibv_recv_wr, next, ibv_recv_wr, next);
+SAME(sigma_ibv_recv_wr, sg_list, ibv_recv_wr, sg_list);
+SAME(sigma_ibv_recv_wr, num_sge, ibv_recv_wr, num_sge);
+static_assert(offsetof(ibv_send_wr, next) == offsetof(ibv_recv_wr, next), "list walks rely on it");
+
+static_assert(sizeof(sigma_ibv_sge) == sizeof(ibv_sge));
+SAME(sigma_ibv_sge, addr, ibv_sge, addr);
+SAME(sigma_ibv_sge, length, ibv_sge, length);
+SAME(sigma_ibv_sge, lkey, ibv_sge, lkey);
+static_assert(sizeof(sigma_ibv_data_buf) == sizeof(ibv_data_buf));
+SAME(sigma_ibv_data_buf, addr, ibv_data_buf, addr);
+SAME(sigma_ibv_data_buf, length, ibv_data_buf, length);
+
+static_assert(sizeof(sigma_ibv_wc) == sizeof(ibv_wc));
+SAME(sigma_ibv_wc, wr_id, ibv_wc, wr_id);
+SAME(sigma_ibv_wc, status, ibv_wc, status);
+SAME(sigma_ibv_wc, opcode, ibv_wc, opcode);
+SAME(sigma_ibv_wc, vendor_err, ibv_wc, vendor_err);
+SAME(sigma_ibv_wc, byte_len, ibv_wc, byte_len);
+SAME(sigma_ibv_wc, imm, ibv_wc, imm_data);
+SAME(sigma_ibv_wc, qp_num, ibv_wc, qp_num);
+SAME(sigma_ibv_wc, src_qp, ibv_wc, src_qp);
+SAME(sigma_ibv_wc, wc_flags, ibv_wc, wc_flags);
+SAME(sigma_ibv_wc, pkey_index, ibv_wc, pkey_index);
+SAME(sigma_ibv_wc, slid, ibv_wc, slid);
+SAME(sigma_ibv_wc, sl, ibv_wc, sl);
+SAME(sigma_ibv_wc, dlid_path_bits, ibv_wc, dlid_path_bits);
+
+static_assert(SIGMA_IBV_CONTEXT_DEVICE == offsetof(ibv_context, device));
+static_assert(SIGMA_IBV_CONTEXT_CMD_FD == offsetof(ibv_context, cmd_fd));
+static_assert(SIGMA_IBV_DEVICE_NAME == offsetof(ibv_device, name));
+static_assert(sizeof(sigma_context::device) >= sizeof(ibv_device::name));
+static_assert(SIGMA_IBV_SRQ_CONTEXT == offsetof(ibv_srq, context));
+static_assert(SIGMA_IBV_CQ_CONTEXT == offsetof(ibv_cq, context));
+static_assert(SIGMA_IBV_AH_HANDLE == offsetof(ibv_ah, handle));
+static_assert(SIGMA_IBV_QP_EX_WR_ID == offsetof(ibv_qp_ex, wr_id));
+static_assert(SIGMA_IBV_QP_EX_WR_ID + 8 == offsetof(ibv_qp_ex, wr_flags));
+
+SAME(sigma_ioctl_hdr, object_id, ib_uverbs_ioctl_hdr, object_id);
+SAME(sigma_ioctl_hdr, method_id, ib_uverbs_ioctl_hdr, method_id);
+SAME(sigma_ioctl_hdr, num_attrs, ib_uverbs_ioctl_hdr, num_attrs);
+SAME(sigma_ioctl_hdr, driver_id, ib_uverbs_ioctl_hdr, driver_id);
+static_assert(sizeof(sigma_ioctl_hdr) == offsetof(ib_uverbs_ioctl_hdr, attrs));
+SAME(sigma_uverbs_attr, attr_id, ib_uverbs_attr, attr_id);
+SAME(sigma_uverbs_attr, len, ib_uverbs_attr, len);
+SAME(sigma_uverbs_attr, flags, ib_uverbs_attr, flags);
+SAME(sigma_uverbs_attr, data, ib_uverbs_attr, data);
+static_assert(sizeof(sigma_uverbs_attr) == sizeof(ib_uverbs_attr));
+static_assert(int{SIGMA_UVERBS_ATTR_F_VALID_OUTPUT} == int{UVERBS_ATTR_F_VALID_OUTPUT});
+
+TEST_CASE("verbs constants are those of the installed header") {
+  REQUIRE(static_cast<int>(SIGMA_IBV_QPT_UD) == IBV_QPT_UD);
+  REQUIRE(static_cast<int>(SIGMA_IBV_QPT_DRIVER) == IBV_QPT_DRIVER);
+  REQUIRE(static_cast<int>(SIGMA_IBV_SEND_INLINE) == IBV_SEND_INLINE);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_RDMA_WRITE) == IBV_WR_RDMA_WRITE);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_RDMA_WRITE_WITH_IMM) == IBV_WR_RDMA_WRITE_WITH_IMM);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_SEND) == IBV_WR_SEND);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_SEND_WITH_IMM) == IBV_WR_SEND_WITH_IMM);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_RDMA_READ) == IBV_WR_RDMA_READ);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_ATOMIC_CMP_AND_SWP) == IBV_WR_ATOMIC_CMP_AND_SWP);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_ATOMIC_FETCH_AND_ADD) == IBV_WR_ATOMIC_FETCH_AND_ADD);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_LOCAL_INV) == IBV_WR_LOCAL_INV);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_BIND_MW) == IBV_WR_BIND_MW);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_SEND_WITH_INV) == IBV_WR_SEND_WITH_INV);
+  REQUIRE(static_cast<int>(SIGMA_IBV_WR_TSO) == IBV_WR_TSO);
+}

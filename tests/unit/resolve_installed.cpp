@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The providers that the distribution installs, stripped. What their functions are called is known
+// from the static archives of the same build.
+#include <fmt/format.h>
+#include <infiniband/mlx5dv.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "catch.h"
+#include "resolve/functions.h"
+#include "resolve_archive.h"
+#include "resolve_support.h"
+
+using namespace sigma;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kLibibverbs = RESOLVE_LIBDIR "/libibverbs.so.1";
+
+std::vector<std::string> installed_providers() {
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(RESOLVE_LIBDIR "/libibverbs"))
+    if (entry.path().extension() == ".so") paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  REQUIRE(paths.size() >= 10);
+  return paths;
+}
+
+// libmlx5-rdmav34.so is a link to libmlx5.so.1.24.44.0, and its archive is libmlx5.a.
+std::string archive_of(const std::string& provider) {
+  for (std::string stem : {fs::path(provider).stem().string(),
+                           provider.substr(provider.rfind('/') + 1,
+                                           provider.find("-rdmav") - provider.rfind('/') - 1)})
+    if (fs::exists(fmt::format("{}/{}.a", RESOLVE_LIBDIR, stem)))
+      return fmt::format("{}/{}.a", RESOLVE_LIBDIR, stem);
+  return {};
+}
+
+SharedPlan plan_of(Resolver& resolver, const std::string& path) {
+  CHECK(resolver.classify(path) == LibraryKind::provider);
+  auto plan = resolver.plan(path, kLibibverbs);
+  INFO((plan ? path : plan.error().what));
+  REQUIRE(plan.ok());
+  return *plan;
+}
+
+bool has(const LibraryPlan& plan, sigma_function function) {
+  return std::any_of(plan.functions.begin(), plan.functions.end(),
+                     [&](const ResolvedFunction& f) { return f.function == function; });
+}
+
+}  // namespace
+
+TEST_CASE("libibverbs: execute_ioctl and the default version of ibv_close_device") {
+  Resolver resolver;
+  CHECK(resolver.classify(kLibibverbs) == LibraryKind::libibverbs);
+  auto plan = resolver.plan(kLibibverbs, "");
+  REQUIRE(plan.ok());
+  CHECK((*plan)->kind == LibraryKind::libibverbs);
+  CHECK((*plan)->name == "libibverbs");
+  REQUIRE((*plan)->functions.size() == 2);
+  CHECK((*plan)->unresolved.empty());
+  check_invariants(**plan);
+  for (const ResolvedFunction& function : (*plan)->functions) {
+    std::string version =
+        output_of(fmt::format("nm -D {} | grep -E ' {}@@'", kLibibverbs, function.symbol));
+    CHECK(std::stoull(version, nullptr, 16) == function.address);
+  }
+}
+
+TEST_CASE("every installed provider gives its data path") {
+  Resolver resolver;
+  for (const std::string& path : installed_providers()) {
+    DYNAMIC_SECTION(fs::path(path).filename().string()) {
+      auto plan = plan_of(resolver, path);
+      for (const std::string& note : plan->notes) UNSCOPED_INFO(note);
+      CHECK(has(*plan, SIGMA_FN_POST_SEND));
+      CHECK(has(*plan, SIGMA_FN_POST_RECV));
+      CHECK(has(*plan, SIGMA_FN_POLL_CQ));
+      CHECK(plan->unresolved.empty());
+      check_invariants(*plan);
+    }
+  }
+}
+
+TEST_CASE("every function of an installed provider is like the one of that name in the archive") {
+  // Siblings (RDMA write, with immediate, read) are like each other: the best of the right name
+  // must be nearly as like as the best of all. libmlx5's are told apart exactly by the next test.
+  constexpr double kNearly = 0.75;
+  Resolver resolver;
+  int compared = 0;
+  for (const std::string& path : installed_providers()) {
+    INFO(path);
+    std::string archive_path = archive_of(path);
+    REQUIRE(!archive_path.empty());
+    auto archive = archive_signatures(archive_path);
+    Listing listing(path);
+    auto plan = plan_of(resolver, path);
+    auto elf = open_elf(path);
+    for (const ResolvedFunction& function : plan->functions) {
+      const FunctionRange* range = elf.function_at(function.address);
+      REQUIRE(range);
+      auto wanted = listing.signature(range->start, range->end());
+      if (words(wanted) < 4) continue;  // mlx5_post_send is a single jump
+      double right = 0, best = 0;
+      std::string most;
+      for (const auto& [name, signature] : archive) {
+        double score = likeness(signature, wanted);
+        if (score > best) best = score, most = name;
+        if (meant_by(name) == function.function) right = std::max(right, score);
+      }
+      INFO(fmt::format("{} at {:#x}: {:.2f}; {}: {:.2f}", function_name(function.function),
+                       function.address, right, most, best));
+      CHECK(best > 0.5);
+      CHECK(right >= kNearly * best);
+      ++compared;
+    }
+  }
+  CHECK(compared > 120);
+}
+
+TEST_CASE("libmlx5's builders contain the opcode that they are for") {
+  struct Row {
+    sigma_function function;
+    unsigned opcode;
+  };
+  constexpr Row kRows[] = {
+      {SIGMA_FN_WR_RDMA_WRITE, MLX5_OPCODE_RDMA_WRITE},
+      {SIGMA_FN_WR_RDMA_WRITE_IMM, MLX5_OPCODE_RDMA_WRITE_IMM},
+      {SIGMA_FN_WR_RDMA_READ, MLX5_OPCODE_RDMA_READ},
+      {SIGMA_FN_WR_ATOMIC_CMP_SWP, MLX5_OPCODE_ATOMIC_CS},
+      {SIGMA_FN_WR_ATOMIC_FETCH_ADD, MLX5_OPCODE_ATOMIC_FA},
+      {SIGMA_FN_WR_SEND, MLX5_OPCODE_SEND},
+      {SIGMA_FN_WR_SEND_IMM, MLX5_OPCODE_SEND_IMM},
+      {SIGMA_FN_WR_SEND_INV, MLX5_OPCODE_SEND_INVAL},
+      {SIGMA_FN_WR_SEND_TSO, MLX5_OPCODE_TSO},
+      {SIGMA_FN_WR_LOCAL_INV, MLX5_OPCODE_UMR},
+      {SIGMA_FN_WR_BIND_MW, MLX5_OPCODE_UMR},
+  };
+  Resolver resolver;
+  auto plan = plan_of(resolver, RESOLVE_LIBDIR "/libmlx5.so.1");
+  Listing listing(RESOLVE_LIBDIR "/libmlx5.so.1");
+  auto elf = open_elf(RESOLVE_LIBDIR "/libmlx5.so.1");
+  for (const Row& row : kRows) {
+    INFO(function_name(row.function));
+    CHECK(has(*plan, row.function));
+    for (const ResolvedFunction& function : plan->functions) {
+      if (function.function != row.function) continue;
+      const FunctionRange* range = elf.function_at(function.address);
+      auto signature = listing.signature(range->start, range->end());
+      // mlx5_wqe_ctrl_seg's first word: opcode | index << 8.
+      std::set<std::string> opcodes;
+      for (const Row& other : kRows)
+        if (signature.count(fmt::format("or {:#x}", other.opcode)))
+          opcodes.insert(fmt::format("{:#x}", other.opcode));
+      CHECK(opcodes == std::set<std::string>{fmt::format("{:#x}", row.opcode)});
+    }
+  }
+}
+
+TEST_CASE("libmlx5: as many variants of each builder as the archive has") {
+  std::map<sigma_function, int> expected, found;
+  for (const auto& [name, address] : nm(RESOLVE_LIBDIR "/libmlx5.a")) {
+    bool builder = name.starts_with("mlx5_send_wr_") && name.find('.') == name.npos;
+    // The vendor's own interface (memory keys, DCIs) is not of ibv_qp_ex.
+    for (const char* vendor : {"mkey", "_dc_addr", "mr_interleaved", "mr_list"})
+      builder = builder && name.find(vendor) == name.npos;
+    if (builder) ++expected[meant_by(name)];
+  }
+  Resolver resolver;
+  for (const ResolvedFunction& function :
+       plan_of(resolver, RESOLVE_LIBDIR "/libmlx5.so.1")->functions)
+    if (function.function >= SIGMA_FN_WR_START) ++found[function.function];
+  REQUIRE(expected.size() > 15);
+  for (const FunctionInfo& info : kFunctions) {
+    INFO(info.name);
+    if (info.holder == Holder::qp_ex) CHECK(found[info.function] == expected[info.function]);
+  }
+}
+
+TEST_CASE("libmlx5: both poll functions, the setters of all QP types, cheap sites") {
+  Resolver resolver;
+  auto plan = plan_of(resolver, RESOLVE_LIBDIR "/libmlx5.so.1");
+  CHECK(plan->name == "libmlx5");
+  auto count = [&](sigma_function function) {
+    return std::count_if(plan->functions.begin(), plan->functions.end(),
+                         [&](const ResolvedFunction& f) { return f.function == function; });
+  };
+  CHECK(count(SIGMA_FN_POLL_CQ) == 2);
+  CHECK(count(SIGMA_FN_WR_SET_SGE) == 3);
+  CHECK(count(SIGMA_FN_WR_START) == 1);
+  CHECK(count(SIGMA_FN_WR_COMPLETE) >= 1);
+  for (const ResolvedFunction& function : plan->functions)
+    if (function.function <= SIGMA_FN_POLL_CQ)
+      CHECK(function.site.kind != InstructionKind::single_step);
+}
+
+TEST_CASE("users of libibverbs are not taken for providers") {
+  Resolver resolver;
+  CHECK(resolver.classify(RESOLVE_LIBDIR "/librdmacm.so.1") == LibraryKind::other);
+  CHECK(resolver.classify("/usr/bin/ibv_rc_pingpong") == LibraryKind::other);
+}

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The order of things at the start of a trace matters:
+//   1. process events and the control plane, so that no object made from now on is missed;
+//   2. the data path's probes, library by library;
+//   3. only then the search for older objects: what is made in between is seen by both, and the
+//      session knows an object that a command announced from one that was merely found.
+#include "attach/tracer.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "attach/calibrate.h"
+#include "attach/installed_libraries.h"
+#include "attach/probe_table.h"
+#include "attach/rdma_netlink.h"
+#include "attach/rdma_sysfs.h"
+#include "base/clock.h"
+
+namespace sigma {
+namespace {
+
+constexpr uint64_t kCareEveryNs = 50'000'000;  // targets' ends, budgets
+constexpr std::chrono::milliseconds kBusyInterval{1};
+constexpr std::chrono::milliseconds kIdleInterval{10};
+
+std::string command_of(pid_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/comm", pid));
+  std::string comm;
+  std::getline(in, comm);
+  return comm;
+}
+
+// "Seccomp: 2" in /proc/PID/status: a filter is installed.
+bool is_seccomp_filtered(pid_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/status", pid));
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("Seccomp:")) return line.find('2') != std::string::npos;
+  return false;
+}
+
+}  // namespace
+
+Tracer::Tracer(const TracerOptions& options, const Features& features, OnRecord on_record, Say say)
+    : options_(options),
+      features_(features),
+      on_record_(std::move(on_record)),
+      say_(std::move(say)),
+      reorder_([this](std::span<const std::byte> record) { on_record_(record); }) {}
+
+Tracer::~Tracer() = default;
+
+Result<std::unique_ptr<Tracer>> Tracer::start(const TracerOptions& options, const Features& features,
+                                              OnRecord on_record, Say say) {
+  std::unique_ptr<Tracer> tracer(new Tracer(options, features, std::move(on_record), std::move(say)));
+  SIGMA_CHECK(tracer->open());
+  return tracer;
+}
+
+Status Tracer::open() {
+  for (const pid_t pid : options_.pids)
+    if (kill(pid, 0) != 0 && errno == ESRCH)
+      return Error{fmt::format("there is no process {}", pid), "`sigmatrace doctor` and `ps -e` show what runs"};
+
+  CaptureOptions capture_options;
+  capture_options.ring_bytes = options_.ring_bytes;
+  capture_options.config.follow_forks = options_.follow_forks;
+  capture_options.config.check_posts = options_.check_posts;
+  SIGMA_ASSIGN(capture_, Capture::load(capture_options, features_));
+  SIGMA_ASSIGN(ring_, RingReader::open(capture_->ring_map_fd(),
+                                       [this](std::span<const std::byte> record) { on_ring_record(record); }));
+
+  if (options_.budget > 0) {
+    if (auto cost = calibrate(features_); cost.ok()) ns_per_hit_ = options_.check_posts ? cost->checked_ns : cost->post_ns;
+  }
+
+  process_events_ = capture_->attach_process_events().ok();
+  if (!process_events_)
+    statements_.push_back("process events are not available: forks and exec are noticed late or not at all");
+  if (auto hook = capture_->attach_control(); hook.ok()) control_hook_ = *hook;
+  if (auto watch = LibraryWatch::open({}); watch.ok())
+    watch_.emplace(*std::move(watch));
+  else
+    statements_.push_back("libraries mapped later are found by polling: " + watch.error().what);
+
+  for (const pid_t pid : options_.pids) SIGMA_CHECK(add_process(pid));
+  announce();
+  return {};
+}
+
+Status Tracer::add_process(pid_t pid) {
+  Target target;
+  target.pid = pid;
+  target.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!target.pidfd) return Error{fmt::format("cannot follow process {}: {}", pid, errno_text(errno))};
+  target.seccomp = is_seccomp_filtered(pid);
+  target.governor = Governor({.budget = options_.budget, .ns_per_hit = ns_per_hit_});
+  SIGMA_CHECK(capture_->add_target(pid));
+  Target& stored = targets_.insert_or_assign(pid, std::move(target)).first->second;
+  look_at_libraries(stored);
+  return {};
+}
+
+AttachPolicy Tracer::policy_for(const Target& target) const {
+  AttachPolicy policy;
+  policy.completions = options_.completions;
+  policy.check_posts = options_.check_posts;
+  policy.returns_allowed = !target.seccomp || features_.return_probe_under_seccomp;
+  policy.library_control = !control_hook_;
+  return policy;
+}
+
+// Probes every RDMA library that the target maps and that is not probed yet.
+void Tracer::look_at_libraries(Target& target) {
+  auto maps = read_maps(target.pid);
+  if (!maps.ok()) {
+    statements_.push_back(maps.error().what);
+    return;
+  }
+  struct Found {
+    FileKey key;
+    std::string path, mapped_as;
+    LibraryKind kind;
+  };
+  std::vector<Found> found;
+  std::set<std::pair<dev_t, uint64_t>> seen;
+  const pid_t scope = options_.follow_forks ? 0 : target.pid;
+  for (const Mapping& mapping : *maps) {
+    if (!mapping.executable || mapping.inode == 0 || !seen.emplace(mapping.device, mapping.inode).second) continue;
+    auto path = reachable_path(target.pid, mapping);
+    if (!path.ok()) continue;
+    const LibraryKind kind = resolver_.classify(*path);
+    if (kind == LibraryKind::other) continue;
+    found.push_back({{scope, mapping.device, mapping.inode}, *path, mapping.path, kind});
+  }
+  std::string libibverbs;
+  bool has_provider = false;
+  for (const Found& file : found) {
+    if (file.kind == LibraryKind::libibverbs) libibverbs = file.path;
+    if (file.kind == LibraryKind::provider) has_provider = true;
+  }
+  for (const Found& file : found) attach_file(target, file.path, libibverbs, file.key, file.mapped_as);
+  // Providers come with the first ibv_get_device_list: probes on the installed ones are in place before.
+  if (!has_provider) attach_installed(target);
+  target.waiting = libibverbs.empty();
+  if (has_provider && !target.scanned) {
+    target.scanned = true;
+    find_older_objects(target, libibverbs);
+  }
+}
+
+// Probes the files that the target would map, in its own root, before it does: no race.
+void Tracer::attach_installed(Target& target) {
+  const std::string root = fmt::format("/proc/{}/root", target.pid);
+  const InstalledLibraries installed = installed_libraries(root);
+  const pid_t scope = options_.follow_forks ? 0 : target.pid;
+  std::vector<std::string> files = installed.providers;
+  if (!installed.libibverbs.empty()) files.push_back(installed.libibverbs);
+  for (const std::string& path : files) {
+    struct stat status;
+    if (stat(path.c_str(), &status) != 0) continue;
+    attach_file(target, path, installed.libibverbs, {scope, status.st_dev, status.st_ino}, {});
+  }
+}
+
+void Tracer::attach_file(Target& target, const std::string& path, const std::string& libibverbs, const FileKey& key,
+                         std::string mapped_as) {
+  if (!attached_.insert(key).second) {
+    for (TracedLibrary& library : libraries_)
+      if (library.pid == key.pid && library.plan->path == path && library.mapped_as.empty())
+        library.mapped_as = std::move(mapped_as);
+    return;
+  }
+  auto plan = resolver_.plan(path, libibverbs, mapped_as);
+  if (!plan.ok()) {
+    ++counters_.libraries_unresolved;
+    statements_.push_back(fmt::format("{}: {}", path, plan.error().what));
+    say_(fmt::format("{}: not covered: {}", path, plan.error().what));
+    return;
+  }
+  attach_plan(target, *plan, key.pid, std::move(mapped_as));
+}
+
+void Tracer::attach_plan(Target& target, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
+                         std::string mapped_as) {
+  AttachReport report = capture_->attach(*plan, scope, policy_for(target));
+  counters_.functions_unresolved += plan->unresolved.size();
+  counters_.probes_failed += report.failed.size();
+  counters_.return_probes_refused += report.without_return.size();
+  libraries_.push_back({scope, std::move(mapped_as), plan, std::move(report)});
+}
+
+// Objects made before the attach: what the heap holds, and the peers that the kernel knows.
+void Tracer::find_older_objects(Target& target, const std::string& libibverbs) {
+  auto objects = find_live_objects(target.pid, {});
+  if (!objects.ok()) {
+    statements_.push_back(fmt::format("process {}: objects made before the attach are unknown: {}", target.pid,
+                                      objects.error().what));
+    return;
+  }
+  if (!objects->totals.complete)
+    statements_.push_back(fmt::format("process {}: only a part of its memory was searched for older objects", target.pid));
+  attach_live_functions(target, *objects, libibverbs);
+  for (const auto& record : to_records(*objects, monotonic_now_ns())) push(record);
+  if (!objects->qps.empty()) find_peers(target.pid);
+}
+
+// The live route: functions that the process's own contexts and queue pairs point to, and that the file
+// alone did not tell.
+void Tracer::attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs) {
+  std::map<std::string, std::pair<std::string, std::vector<LivePointer>>> files;
+  for (const LiveFunction& function : objects.functions) {
+    auto path = reachable_path(target.pid, function.mapping);
+    if (!path.ok() || resolver_.classify(*path) == LibraryKind::libibverbs) continue;
+    auto& [mapped_as, pointers] = files[*path];
+    mapped_as = function.mapping.path;
+    pointers.push_back({function.function, function.file_offset});
+  }
+  const pid_t scope = options_.follow_forks ? 0 : target.pid;
+  for (const auto& [path, file] : files) {
+    auto plan = resolver_.plan_from_live(path, libibverbs, file.second, file.first);
+    if (!plan.ok()) continue;
+    auto missing = std::make_shared<LibraryPlan>(**plan);
+    std::erase_if(missing->functions, [&](const ResolvedFunction& function) { return is_probed(path, function); });
+    missing->unresolved.clear();
+    if (!missing->functions.empty()) attach_plan(target, missing, scope, file.first);
+  }
+}
+
+bool Tracer::is_probed(const std::string& path, const ResolvedFunction& function) const {
+  for (const TracedLibrary& library : libraries_) {
+    if (library.plan->path != path) continue;
+    for (const ResolvedFunction& known : library.plan->functions)
+      if (known.function == function.function && known.file_offset == function.file_offset) return true;
+  }
+  return false;
+}
+
+void Tracer::find_peers(pid_t pid) {
+  auto resources = read_rdma_resources({});
+  if (!resources.ok()) {
+    statements_.push_back("peers of queue pairs made before the attach are unknown: " + resources.error().what);
+    return;
+  }
+  const auto wanted = static_cast<uint32_t>(pid);
+  for (const sigma_qp_peer& peer : peer_records(*resources, std::span(&wanted, 1), monotonic_now_ns()))
+    push(std::as_bytes(std::span(&peer, 1)));
+}
+
+// Our own records take the same way as those of the ring.
+void Tracer::push(std::span<const std::byte> record) { reorder_.push(record); }
+
+void Tracer::on_ring_record(std::span<const std::byte> record) {
+  const auto* header = reinterpret_cast<const sigma_header*>(record.data());
+  if (header->type == SIGMA_PROCESS && record.size() >= sizeof(sigma_process))
+    on_process(*reinterpret_cast<const sigma_process*>(record.data()));
+  push(record);
+}
+
+void Tracer::on_process(const sigma_process& record) {
+  const auto pid = static_cast<pid_t>(record.h.pid);
+  if (record.kind == SIGMA_PROCESS_EXEC) {
+    rescan_.insert(pid);
+  } else if (record.kind == SIGMA_PROCESS_FORK && options_.follow_forks) {
+    rescan_.insert(static_cast<pid_t>(record.child_pid));
+  } else if (record.kind == SIGMA_PROCESS_EXIT) {
+    if (auto it = targets_.find(pid); it != targets_.end()) it->second.ended = true;
+  }
+}
+
+Status Tracer::poll() {
+  if (stopped_) return {};
+  if (options_.drain_delay.count() > 0) {
+    const timespec delay{options_.drain_delay.count() / 1000, (options_.drain_delay.count() % 1000) * 1'000'000};
+    nanosleep(&delay, nullptr);
+  }
+  const uint64_t now_ns = monotonic_now_ns();  // before the drain: see Reorder::release
+  SIGMA_ASSIGN(last_drained_, ring_->drain());
+  if (watch_)
+    watch_->read([this](const LibraryEvent& event) {
+      if (targets_.contains(event.pid)) rescan_.insert(event.pid);
+    });
+  for (const pid_t pid : std::exchange(rescan_, {})) {
+    auto it = targets_.find(pid);
+    if (it != targets_.end() && !it->second.ended)
+      look_at_libraries(it->second);
+    else if (it == targets_.end() && options_.follow_forks)
+      (void)add_process(pid);  // it may have ended already
+  }
+  if (now_ns - last_care_ns_ > kCareEveryNs) {
+    last_care_ns_ = now_ns;
+    notice_ends();
+    for (auto& [pid, target] : targets_) {
+      if (target.ended) continue;
+      govern(target, now_ns);
+      if (!watch_ && target.waiting) rescan_.insert(pid);
+    }
+  }
+  reorder_.release(now_ns);
+  return {};
+}
+
+void Tracer::govern(Target& target, uint64_t now_ns) {
+  const GovernorAction action = target.governor.sample(capture_->target_hits(target.pid), now_ns);
+  if (action == GovernorAction::none) return;
+  const bool pause = action == GovernorAction::pause;
+  sigma_window window{};
+  window.h = {now_ns, SIGMA_WINDOW, sizeof window, 0, static_cast<__u32>(target.pid), 0};
+  window.kind = pause ? SIGMA_WINDOW_PAUSE : SIGMA_WINDOW_RESUME;
+  if (pause && target.governor.pauses() == 1)
+    say_(fmt::format("process {}: probes cost {:.0f}% of a core, more than the budget of {:.0f}%: tracing in windows, "
+                     "with pauses (--budget off traces all)",
+                     target.pid, target.governor.last_cost() * 100, options_.budget * 100));
+  switch_data_path(target, !pause);
+  push(std::as_bytes(std::span(&window, 1)));
+}
+
+// The probes go, rather than a flag be set: a trap costs most of what a hit costs. Probes that serve
+// several processes stay, and the BPF filter drops their hits.
+void Tracer::switch_data_path(Target& target, bool on) {
+  if (options_.follow_forks) {
+    if (auto done = capture_->pause_target(target.pid, !on); !done.ok()) statements_.push_back(done.error().what);
+    return;
+  }
+  if (!on) {
+    capture_->detach(target.pid, /*data_path_only=*/true);
+    return;
+  }
+  for (TracedLibrary& library : libraries_)
+    if (library.pid == target.pid && library.plan->kind == LibraryKind::provider)
+      library.report = capture_->attach(*library.plan, library.pid, policy_for(target));
+}
+
+void Tracer::notice_ends() {
+  for (auto& [pid, target] : targets_) {
+    pollfd waiter{target.pidfd.get(), POLLIN, 0};
+    if (::poll(&waiter, 1, 0) != 1) continue;
+    if (!target.ended && !process_events_) {
+      sigma_process exit{};
+      exit.h = {monotonic_now_ns(), SIGMA_PROCESS, sizeof exit, 0, static_cast<__u32>(pid), 0};
+      exit.kind = SIGMA_PROCESS_EXIT;
+      push(std::as_bytes(std::span(&exit, 1)));
+    }
+    target.ended = true;
+    if (!options_.follow_forks) capture_->detach(pid);
+  }
+}
+
+std::chrono::nanoseconds Tracer::interval() const { return last_drained_ > 0 ? kBusyInterval : kIdleInterval; }
+
+bool Tracer::ended() const {
+  return std::all_of(targets_.begin(), targets_.end(), [](const auto& entry) { return entry.second.ended; });
+}
+
+void Tracer::stop() {
+  if (stopped_) return;
+  capture_->detach();
+  if (auto drained = ring_->drain(); !drained.ok()) statements_.push_back(drained.error().what);
+  reorder_.flush();
+  stopped_ = true;
+}
+
+void Tracer::announce() {
+  size_t probes = 0;
+  for (const TracedLibrary& library : libraries_) probes += library.report.attached.size();
+  for (const auto& [pid, target] : targets_) {
+    if (target.waiting)
+      say_(fmt::format("process {} ({}) has not loaded libibverbs yet: waiting for it", pid, command_of(pid)));
+    if (target.seccomp && !features_.return_probe_under_seccomp)
+      say_(fmt::format("process {} runs under seccomp, where this kernel's return probes would kill it: without "
+                       "completions by probe and without the check of refused posts",
+                       pid));
+  }
+  const std::string control = control_hook_ ? fmt::format("control plane by {}", to_string(*control_hook_))
+                                            : std::string("control plane by libibverbs");
+  say_(fmt::format("attached: {} process{}, {} probes in {} file{}, {}", targets_.size(),
+                   targets_.size() == 1 ? "" : "es", probes, libraries_.size(), libraries_.size() == 1 ? "" : "s",
+                   control));
+}
+
+void Tracer::add_to(Counters& counters) const {
+  const auto bpf = capture_->counters();
+  counters.records_attempted += bpf[SIGMA_COUNT_ATTEMPTS];
+  counters.records_dropped += bpf[SIGMA_COUNT_DROPPED];
+  counters.probe_hits += bpf[SIGMA_COUNT_HITS];
+  counters.probe_hits_filtered += bpf[SIGMA_COUNT_FILTERED];
+  counters.reads_unreadable += bpf[SIGMA_COUNT_UNREADABLE];
+  counters.calls_without_entry += bpf[SIGMA_COUNT_NO_ENTRY];
+  counters.calls_not_tracked += bpf[SIGMA_COUNT_ENTRY_FULL];
+  counters.work_requests_omitted += bpf[SIGMA_COUNT_WR_OMITTED];
+  counters.completions_omitted += bpf[SIGMA_COUNT_WC_OMITTED];
+  counters.records_consumed += ring_->consumed();
+  counters.records_malformed += ring_->malformed();
+  counters.records_late += reorder_.late();
+  counters.libraries_unresolved += counters_.libraries_unresolved;
+  counters.functions_unresolved += counters_.functions_unresolved;
+  counters.probes_failed += counters_.probes_failed;
+  counters.return_probes_refused += counters_.return_probes_refused;
+  const uint64_t now_ns = monotonic_now_ns();
+  for (const auto& [pid, target] : targets_) {
+    counters.governor_pauses += target.governor.pauses();
+    counters.paused_ms += target.governor.paused_ns(now_ns) / 1'000'000;
+  }
+}
+
+std::vector<std::string> Tracer::statements() const { return statements_; }
+
+}  // namespace sigma

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Tracer: from process ids to a stream of records in order of time.
+//
+//   SIGMA_ASSIGN(auto tracer, Tracer::start(options, features, on_record, say));
+//   while (!tracer->ended()) { wait(tracer->interval()); SIGMA_CHECK(tracer->poll()); }
+//   tracer->stop();
+//
+// Loads the programs, finds and probes the libraries of each target (also those it maps later), reads
+// what is already there (queue pairs older than the attach), drains the ring, follows forks, keeps the
+// budget. Owned and called by one thread; never stops or signals a target.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attach/capture.h"
+#include "attach/features.h"
+#include "attach/governor.h"
+#include "attach/library_watch.h"
+#include "attach/reorder.h"
+#include "attach/ring_reader.h"
+#include "base/counters.h"
+#include "base/fd.h"
+#include "base/result.h"
+#include "resolve/live_objects.h"
+#include "resolve/proc_maps.h"
+#include "resolve/resolver.h"
+
+namespace sigma {
+
+struct TracerOptions {
+  std::vector<pid_t> pids;
+  bool follow_forks = false;
+  bool check_posts = true;   // see refused posts by a return probe
+  bool completions = true;   // probe poll_cq
+  size_t ring_bytes = 8u << 20;
+  double budget = 0.10;      // share of a core per process; 0: no governor
+  std::chrono::milliseconds drain_delay{0};  // slows the reader down, to test loss
+};
+
+// One file's probes in one process (pid 0: in all).
+struct TracedLibrary {
+  pid_t pid = 0;
+  std::string mapped_as;  // the path that the target maps; "" when not mapped yet
+  std::shared_ptr<const LibraryPlan> plan;
+  AttachReport report;
+};
+
+class Tracer {
+ public:
+  using OnRecord = std::function<void(std::span<const std::byte>)>;
+  using Say = std::function<void(std::string_view line)>;
+
+  // Fails when a pid does not exist or nothing at all can be attached; says what it does by `say`.
+  static Result<std::unique_ptr<Tracer>> start(const TracerOptions& options, const Features& features,
+                                               OnRecord on_record, Say say);
+  ~Tracer();
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+  // Drains the ring once and looks after the targets.
+  Status poll();
+  // How long to wait before the next poll: short while records flow.
+  std::chrono::nanoseconds interval() const;
+  // Every target has ended.
+  bool ended() const;
+  // Takes the probes out, reads the rest and passes everything on. Idempotent.
+  void stop();
+
+  // Adds the attacher's part of the coverage statement.
+  void add_to(Counters& counters) const;
+  const std::vector<TracedLibrary>& libraries() const { return libraries_; }
+  // Facts about the coverage that are no numbers, for people.
+  std::vector<std::string> statements() const;
+
+ private:
+  struct Target {
+    pid_t pid = 0;
+    Fd pidfd;
+    bool seccomp = false;           // its system calls are filtered
+    bool waiting = true;            // has mapped no RDMA library yet
+    bool scanned = false;           // objects older than the attach were looked for
+    bool ended = false;
+    Governor governor{GovernorOptions{}};
+  };
+  struct FileKey {
+    pid_t pid;  // 0: probes for all processes
+    dev_t device;
+    uint64_t inode;
+    auto operator<=>(const FileKey&) const = default;
+  };
+
+  Tracer(const TracerOptions& options, const Features& features, OnRecord on_record, Say say);
+  Status open();
+  Status add_process(pid_t pid);
+  void look_at_libraries(Target& target);
+  void attach_installed(Target& target);
+  void attach_file(Target& target, const std::string& path, const std::string& libibverbs, const FileKey& key,
+                   std::string mapped_as);
+  void attach_plan(Target& target, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope, std::string mapped_as);
+  void find_older_objects(Target& target, const std::string& libibverbs);
+  void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
+  bool is_probed(const std::string& path, const ResolvedFunction& function) const;
+  void find_peers(pid_t pid);
+  void on_ring_record(std::span<const std::byte> record);
+  void on_process(const sigma_process& record);
+  void push(std::span<const std::byte> record);
+  void govern(Target& target, uint64_t now_ns);
+  void switch_data_path(Target& target, bool on);
+  void notice_ends();
+  void announce();
+  AttachPolicy policy_for(const Target& target) const;
+
+  TracerOptions options_;
+  Features features_;
+  OnRecord on_record_;
+  Say say_;
+  std::unique_ptr<Capture> capture_;
+  std::unique_ptr<RingReader> ring_;
+  std::optional<LibraryWatch> watch_;
+  Reorder reorder_;
+  Resolver resolver_;
+  std::map<pid_t, Target> targets_;
+  std::set<FileKey> attached_;
+  std::vector<TracedLibrary> libraries_;
+  std::set<pid_t> rescan_;
+  std::optional<ControlHook> control_hook_;
+  bool process_events_ = false;
+  double ns_per_hit_ = 1000;
+  uint64_t last_care_ns_ = 0;
+  size_t last_drained_ = 0;
+  bool stopped_ = false;
+  Counters counters_;
+  std::vector<std::string> statements_;
+};
+
+}  // namespace sigma
