@@ -22,6 +22,7 @@ namespace {
 constexpr off_t kMaxMetaBytes = 256 << 20;
 constexpr size_t kMaxDescriptions = 16;
 constexpr size_t kMaxDiscards = 1 << 16;
+constexpr uint32_t kMaxCpus = 8192;  // of Linux
 
 Error cannot_read(const std::string& path, int errnum) {
   Error error{fmt::format("cannot read the trace {}: {}", path, errno_text(errnum))};
@@ -171,6 +172,7 @@ void TraceReader::index_packets(File& file) {
       continue;
     }
     const size_t size = head.packet_bits / 8;
+    if (head.stream_id == kStreamCpu && head.cpu_id < kMaxCpus) cpus_ = std::max(cpus_, head.cpu_id + 1);
     if (discarded && head.events_discarded > *discarded) {
       const uint64_t count = head.events_discarded - *discarded;
       damage_.discarded += count;

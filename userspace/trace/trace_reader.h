@@ -65,6 +65,7 @@ class TraceReader {
   const std::vector<Discard>& discards() const { return discards_; }
 
   uint64_t bytes() const;                           // of all streams
+  unsigned cpus() const { return cpus_; }           // the highest one with a stream, plus 1; at least 1
   uint64_t first_ns() const { return first_ns_; }   // of the packets; 0 without any
   uint64_t last_ns() const { return last_ns_; }
 
@@ -91,6 +92,7 @@ class TraceReader {
   TraceDamage damage_;
   std::vector<Discard> discards_;
   uint64_t first_ns_ = 0, last_ns_ = 0;
+  unsigned cpus_ = 1;
 };
 
 }  // namespace sigma
