@@ -103,11 +103,7 @@ void Control::on_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t now_n
 
 void Control::create_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns) {
   if (!facts.qp_num) return;  // counted as undecoded
-  if (const auto it = space.qps.find(*facts.handle); it != space.qps.end())
-    objects_.end_qp(*it->second, now_ns);  // its DESTROY was not seen
-  Qp& qp = objects_.create_qp(space, *facts.qp_num, now_ns);
-  space.qps[*facts.handle] = &qp;
-  qp.info->handle = facts.handle;
+  Qp& qp = objects_.create_qp(space, *facts.handle, *facts.qp_num, now_ns);
   qp.info->qp_ptr = facts.user_handle.value_or(0);
   update_attributes(*qp.info, facts);
   if (facts.sq_sig_all) qp.send.set_sq_sig_all(*facts.sq_sig_all);

@@ -37,13 +37,14 @@ Qp& Objects::new_life(Device& device, uint32_t qp_num, uint32_t pid) {
   return *slot;
 }
 
-Qp& Objects::create_qp(HandleSpace& space, uint32_t qp_num, uint64_t now_ns) {
-  // The number is in use: its DESTROY was not seen.
+Qp& Objects::create_qp(HandleSpace& space, uint32_t handle, uint32_t qp_num, uint64_t now_ns) {
+  // The handle, or the number, is in use: its DESTROY was not seen.
+  if (const auto it = space.qps.find(handle); it != space.qps.end()) end_qp(*it->second, now_ns);
   if (const auto it = space.device->qps.find(qp_num); it != space.device->qps.end())
     end_qp(*it->second, now_ns);
   space.device->peers.erase(qp_num);
   Qp& qp = new_life(*space.device, qp_num, space.pid);
-  qp.space = &space;
+  enter_space(qp, space, handle);
   qp.context = space.context;
   qp.info->created_ns = now_ns;
   qp.info->state = IBV_QPS_RESET;
@@ -93,16 +94,14 @@ void Objects::reset_qp(Qp& qp, uint64_t now_ns) {
   qp.send = WorkQueue(Queue::send);
   qp.recv = WorkQueue(Queue::recv);
   if (qp.info->sq_sig_all) qp.send.set_sq_sig_all(*qp.info->sq_sig_all);
+  qp.last_call = {};
   qp.has_operations = false;
 }
 
 void Objects::end_qp(Qp& qp, uint64_t now_ns) {
   on_end_.qp(qp, now_ns);
   qp.info->destroyed_ns = now_ns;
-  if (qp.space != nullptr && qp.info->handle) {
-    const auto it = qp.space->qps.find(*qp.info->handle);
-    if (it != qp.space->qps.end() && it->second == &qp) qp.space->qps.erase(it);
-  }
+  leave_space(qp);
   remember(closed_qps_, std::shared_ptr<const QueuePair>(qp.info));
   ++generation_;
   qp.device->qps.erase(qp.info->qp_num);
@@ -126,7 +125,11 @@ void Objects::on_qp_seen(const sigma_qp_seen& seen) {
 
   QueuePair& info = *qp->info;
   info.qp_ptr = seen.qp_ptr;
-  if (!info.handle) info.handle = seen.handle;
+  if (!info.handle) {
+    info.handle = seen.handle;
+    if (qp->space != nullptr && !qp->space->qps.contains(seen.handle))
+      enter_space(*qp, *qp->space, seen.handle);
+  }
   if (!info.type) info.type = static_cast<uint8_t>(seen.qp_type);
   if (!info.state || info.older_than_attach) info.state = static_cast<uint8_t>(seen.state);
   if (qp->context == 0) qp->context = seen.context;

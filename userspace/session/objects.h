@@ -53,6 +53,12 @@ struct Qp {
   WorkQueue recv{Queue::recv};
   uint64_t send_cq_ptr = 0, recv_cq_ptr = 0, srq_ptr = 0;  // 0: unknown
   std::optional<uint32_t> srq_handle;
+  // The last call to the send queue, where the provider gives indices.
+  struct Call {
+    bool known = false, concurrent = false;
+    uint32_t tid = 0, index = 0;
+    uint64_t call_ns = 0;
+  } last_call;
   uint32_t inherited_by = 0;  // the last child seen to have a copy of it
   bool has_operations = false;
 };
@@ -136,7 +142,10 @@ class Objects {
   // Of one uverbs command's caller.
   HandleSpace& space_of(const sigma_uverbs& command, bool opens);
   Qp* find_qp_by_handle(HandleSpace& space, uint32_t handle);
-  Qp& create_qp(HandleSpace& space, uint32_t qp_num, uint64_t now_ns);
+  Qp& create_qp(HandleSpace& space, uint32_t handle, uint32_t qp_num, uint64_t now_ns);
+  // An entry of space.qps is of a queue pair that says the same: of that space, with that handle.
+  void enter_space(Qp& qp, HandleSpace& space, uint32_t handle);
+  void leave_space(Qp& qp);
   // Ends this life and begins the next, with the attributes of creation.
   void reset_qp(Qp& qp, uint64_t now_ns);
   void end_qp(Qp& qp, uint64_t now_ns);

@@ -38,10 +38,10 @@ struct Address {
 };
 
 // Attributes of one life of a queue pair. Shared by its operations; read-only to sinks. The pointer
-// stands for the life: the session updates the attributes in place as commands arrive (a MODIFY after
-// the first operations, a peer that netlink names later), so a sink that wants them as they were, or
-// hands them to another thread, copies.
-// Sources: CREATE_QP and MODIFY_QP commands, struct ibv_qp, RDMA netlink.
+// stands for the life: the session updates the attributes in place as commands arrive (a MODIFY
+// after the first operations, a peer that netlink names later), so a sink that wants them as they
+// were, or hands them to another thread, copies. Sources: CREATE_QP and MODIFY_QP commands, struct
+// ibv_qp, RDMA netlink.
 struct QueuePair {
   std::string device;  // "mlx5_0"; empty when unknown
   uint32_t qp_num = 0;

@@ -38,7 +38,10 @@ void Objects::bind(Device& nameless, Device& to) {
       if (real.srq_ptr == 0) real.srq_ptr = qp->srq_ptr;
       --counters_.qps_seen;
       if (qp->info->older_than_attach) --counters_.qps_older_than_attach;
-      if (qp->space != nullptr && qp->info->handle) qp->space->qps[*qp->info->handle] = &real;
+      HandleSpace* space = qp->space;
+      const auto handle = qp->info->handle;
+      leave_space(*qp);
+      if (real.space == nullptr && space != nullptr && handle) enter_space(real, *space, *handle);
       continue;
     }
     qp->device = &to;
@@ -177,9 +180,25 @@ void Objects::place(Qp& qp, UserContext& user) {
     user.space = qp.space;
     user.space->context = user.context;
   } else if (qp.space == nullptr && user.space != nullptr && qp.info->pid == user.pid) {
-    qp.space = user.space;
-    if (qp.info->handle) qp.space->qps.try_emplace(*qp.info->handle, &qp);
+    if (!qp.info->handle)
+      qp.space = user.space;
+    else if (!user.space->qps.contains(*qp.info->handle))
+      enter_space(qp, *user.space, *qp.info->handle);
   }
+}
+
+void Objects::enter_space(Qp& qp, HandleSpace& space, uint32_t handle) {
+  qp.space = &space;
+  qp.info->handle = handle;
+  space.qps[handle] = &qp;
+}
+
+void Objects::leave_space(Qp& qp) {
+  if (qp.space != nullptr && qp.info->handle) {
+    const auto it = qp.space->qps.find(*qp.info->handle);
+    if (it != qp.space->qps.end() && it->second == &qp) qp.space->qps.erase(it);
+  }
+  qp.space = nullptr;
 }
 
 // ---- the control plane --------------------------------------------------------------------------
@@ -244,10 +263,7 @@ Qp* Objects::find_qp_by_handle(HandleSpace& space, uint32_t handle) {
     if (only != nullptr) return nullptr;
     only = qp.get();
   }
-  if (only != nullptr) {
-    only->space = &space;
-    space.qps[handle] = only;
-  }
+  if (only != nullptr) enter_space(*only, space, handle);
   return only;
 }
 

@@ -13,7 +13,7 @@ void SharedQueue::push(Pending&& pending) {
   } else {
     free_ = slots_[slot].next_same;
   }
-  if (!in_step_) evidence_.posted(pending.wr_id);
+  evidence_.posted(pending.wr_id);
 
   SameId& same = by_id_[pending.wr_id];
   if (same.count == 0)
@@ -73,14 +73,15 @@ size_t SharedQueue::remove_call(uint32_t tid, uint64_t call_ns, uint32_t accepte
 }
 
 SharedQueue::Match SharedQueue::take(uint64_t wr_id) {
-  const SameId* same = by_id_.find(wr_id);
+  SameId* same = by_id_.find(wr_id);
   if (same == nullptr) {
     if (evicted_ == 0) return {};
     --evicted_;
     return {.kind = Match::evicted};
   }
   if (!in_step_ && evidence_.proven()) in_step_ = true;
-  const bool certain = same->count == 1 && in_step_;
+  const bool certain = same->count == 1 && !same->doubtful && in_step_;
+  same->doubtful |= !certain;
   const uint32_t slot = same->first;
   Match match{certain ? Match::found : Match::ambiguous, std::move(slots_[slot].pending)};
   slots_[slot].pending.wr_id = wr_id;

@@ -42,10 +42,7 @@ class SharedQueue {
   bool contains(uint64_t wr_id) { return by_id_.find(wr_id) != nullptr; }
 
   // Requests that we do not know of may be outstanding: see WorkQueue.
-  void set_out_of_step() {
-    in_step_ = false;
-    evidence_.reset();
-  }
+  void set_out_of_step() { in_step_ = false; }
 
  private:
   static constexpr uint32_t kNone = ~uint32_t{0};
@@ -56,6 +53,7 @@ class SharedQueue {
   };
   struct SameId {
     uint32_t first = kNone, last = kNone, count = 0;
+    bool doubtful = false;  // one was taken out that may have been another
   };
 
   void remove(uint32_t slot);

@@ -15,13 +15,12 @@ void WorkQueue::push(Pending&& pending) {
     ring_.swap(larger);
     begin_ = 0;
   }
-  if (!in_step()) {
-    // Programs that flag some requests tell only those apart by wr_id.
-    const bool flagged = pending.send_flags & IBV_SEND_SIGNALED;
-    if (flagged && !saw_flagged_) evidence_.reset();
-    saw_flagged_ |= flagged;
-    if (signalled(pending).value_or(!saw_flagged_)) evidence_.posted(pending.wr_id);
-  }
+  // Programs that flag some requests tell only those apart by wr_id.
+  const bool flagged = pending.send_flags & IBV_SEND_SIGNALED;
+  if (flagged && !saw_flagged_) evidence_.reset();
+  saw_flagged_ |= flagged;
+  if (signalled(pending).value_or(!saw_flagged_)) evidence_.posted(pending.wr_id);
+
   ring_[(begin_ + size_) & (ring_.size() - 1)] = std::move(pending);
   ++size_;
 }
@@ -36,8 +35,7 @@ void WorkQueue::pop_front() {
 void WorkQueue::evict_front() {
   if (signalled((*this)[0]).value_or(true)) ++evicted_;
   pop_front();
-  set_out_of_step();
-  certain_end_ = 0;
+  set_doubtful();
 }
 
 size_t WorkQueue::remove_call(uint32_t tid, uint64_t call_ns, uint32_t accepted) {
@@ -74,10 +72,17 @@ bool WorkQueue::contains(uint64_t wr_id) const {
 }
 
 WorkQueue::Match WorkQueue::match_success(uint64_t wr_id) {
-  const Match match = size_ != 0 && certain(0) ? match_in_order(wr_id) : match_by_id(wr_id);
-  if (match.kind != Match::none || evicted_ == 0) return match;
-  --evicted_;
-  return {.kind = Match::evicted};
+  return settle(size_ != 0 && certain(0) ? match_in_order(wr_id) : match_by_id(wr_id));
+}
+
+WorkQueue::Match WorkQueue::settle(Match match) {
+  if (match.kind == Match::found) {
+    if (match.ambiguous) set_doubtful();
+  } else if (evicted_ != 0) {
+    --evicted_;
+    match.kind = Match::evicted;
+  }
+  return match;
 }
 
 // The oldest signalled request, if its wr_id agrees; else, records having been lost, the oldest
@@ -155,20 +160,17 @@ WorkQueue::Match WorkQueue::match_error(uint64_t wr_id) {
     match = {Match::found, *i, !(unique && evidence_.proven())};
     if (!match.ambiguous) set_in_step();
   }
-  if (match.kind != Match::none || evicted_ == 0) return match;
-  --evicted_;
-  return {.kind = Match::evicted};
-}
-
-void WorkQueue::set_in_step() {
-  certain_end_ = kAll;
-  evidence_.reset();
+  match.in_error = was_in_error;
+  return settle(match);
 }
 
 void WorkQueue::set_out_of_step() {
   certain_end_ = std::min(certain_end_, first_number_ + size_);
-  saw_flagged_ = false;
-  evidence_.reset();
+}
+
+// What the wr_ids have shown so far still holds.
+void WorkQueue::set_doubtful() {
+  certain_end_ = 0;
 }
 
 }  // namespace sigma

@@ -7,14 +7,17 @@
 // in order. Receive queues: every request is signalled. wr_id is a check: where it contradicts the
 // order, records were lost, and the match is sought by wr_id and marked ambiguous.
 //
-// Certainty. A queue whose beginning we saw is in step. One that is older than the attach, was not
-// traced for a while, or lost part of a list is not: requests that we do not know may complete
-// first. It comes (back) into step when
+// Certainty. A queue whose beginning we saw is in step. It is not when it is older than the attach,
+// was not traced for a while, or lost part of a list: then requests that we do not know may
+// complete first; and not after an ambiguous match, which may have taken the wrong request. It
+// comes (back) into step when
 //   - its wr_ids prove it (IdEvidence, pending.h), or
 //   - something shows that nothing was outstanding: RESET, INIT, RTR to RTS (set_in_step).
 // Until then a match is by wr_id only and marked ambiguous, and a completion whose wr_id is not
 // pending is one of a request that we never saw. Completions in excess of the posts show requests
-// older than the attach, but not that they were the last: that is no proof of being in step.
+// older than the attach, but not that they were the last: that is no proof of being in step. Nor
+// can the loss of a record be seen in a queue whose requests all have one wr_id; the loss itself is
+// counted elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -51,6 +54,7 @@ class WorkQueue {
     } kind = none;
     size_t index = 0;
     bool ambiguous = false;
+    bool in_error = false;  // before this completion: then all before `index` had their own
   };
   Match match_success(uint64_t wr_id);
   Match match_error(uint64_t wr_id);
@@ -63,12 +67,13 @@ class WorkQueue {
   // As told, or as learnt from completions.
   std::optional<bool> sq_sig_all() const { return sq_sig_all_; }
 
-  void set_in_step();
+  void set_in_step() { certain_end_ = kAll; }
   // Requests that we do not know of may be outstanding behind the pending ones.
   void set_out_of_step();
+  // The pending ones are not known for certain either.
+  void set_doubtful();
   bool in_step() const { return certain_end_ == kAll; }
 
-  bool in_error_state() const { return in_error_; }
   // The queue was brought back from an error (SQE to RTS).
   void clear_error() { in_error_ = false; }
 
@@ -76,6 +81,7 @@ class WorkQueue {
   static constexpr uint64_t kAll = ~uint64_t{0};
 
   bool certain(size_t i) const { return first_number_ + i < certain_end_; }
+  Match settle(Match match);
   Match match_in_order(uint64_t wr_id);
   Match match_by_id(uint64_t wr_id);
   void learn_signalling(size_t index);
@@ -83,7 +89,7 @@ class WorkQueue {
 
   Queue side_;
   bool in_error_ = false;
-  bool saw_flagged_ = false;  // since out of step: a request with IBV_SEND_SIGNALED
+  bool saw_flagged_ = false;  // a request with IBV_SEND_SIGNALED
   std::optional<bool> sq_sig_all_;
   std::vector<Pending> ring_;  // a power of two
   size_t begin_ = 0, size_ = 0;

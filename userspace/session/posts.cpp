@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Posts find their queues: at once, or when their batch is committed; and leave them when refused.
+#include "session/correlate.h"
+
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+
+namespace sigma {
+
+// ---- posts --------------------------------------------------------------------------------------
+
+void Correlator::on_post(const sigma_post& post) {
+  if (ignored(post.h.pid)) return;
+  if (post.flags & SIGMA_POST_UNVERIFIED) ++counters_.unverified;
+  if (post.flags & (SIGMA_POST_SGE_TRUNCATED | SIGMA_POST_UNREADABLE)) ++counters_.truncated;
+  if (post.flags & SIGMA_POST_STAGED) return stage(post);
+
+  const bool omits = post.flags & SIGMA_POST_LIST_TRUNCATED && post.omitted != 0;
+  if (post.queue == SIGMA_QUEUE_SRQ) {
+    Srq& srq = srq_of_post(post.h, post.context, post.queue_ptr);
+    enqueue(srq, pending_of(post, nullptr));
+    if (omits) srq.queue.set_out_of_step();
+    return;
+  }
+
+  Qp& qp = qp_of_post(post.h, post.context, post.qp_num, post.queue_ptr);
+  if (!qp.info->type && post.qp_type != 0xff) qp.info->type = post.qp_type;
+  const Queue side = post.queue == SIGMA_QUEUE_RECV ? Queue::recv : Queue::send;
+  WorkQueue& queue = side == Queue::send ? qp.send : qp.recv;
+  // mlx5 numbers requests from 0 in each life: the first of all. (Or the 65,536th, exactly.)
+  if (!queue.in_step() && !qp.has_operations && post.flags & SIGMA_POST_HAS_INDEX &&
+      post.index == 0 && post.position == 0 && side == Queue::send)
+    queue.set_in_step();
+  qp.has_operations = true;
+
+  std::shared_ptr<const Address> peer;
+  if (post.flags & SIGMA_POST_HAS_AH)
+    if (const Ah* ah = objects_.find_ah(qp, post.h.pid, post.ah_handle)) peer = ah->peer;
+  Pending pending = pending_of(post, std::move(peer));
+  if (side == Queue::send && post.position == 0) check_previous_call(qp, pending);
+  enqueue(qp, side, std::move(pending));
+  if (omits) queue.set_out_of_step();
+}
+
+// mlx5 gives the first index of each call: where it did not move on, the call before was refused,
+// if it was this thread's. Another thread's may have been accepted in between, or not.
+void Correlator::check_previous_call(Qp& qp, const Pending& first) {
+  Qp::Call& last = qp.last_call;
+  const bool indexed = first.post_flags & SIGMA_POST_HAS_INDEX;
+  bool concurrent = false;
+  if (indexed && last.known && last.index == first.index) {
+    if (last.tid == first.tid) {
+      const size_t removed = qp.send.remove_call(last.tid, last.call_ns, 0);
+      pending_ -= removed;
+      counters_.refused += removed;
+    } else {
+      concurrent = true;
+      for (size_t i = qp.send.size(); i > 0 && qp.send[i - 1].time_ns >= last.call_ns; --i)
+        if (qp.send[i - 1].tid == last.tid) qp.send[i - 1].flags |= kConcurrent;
+    }
+  }
+  last = {.known = indexed,
+          .concurrent = concurrent,
+          .tid = first.tid,
+          .index = first.index,
+          .call_ns = first.call_ns};
+}
+
+void Correlator::enqueue(Qp& qp, Queue side, Pending&& pending) {
+  WorkQueue& queue = side == Queue::send ? qp.send : qp.recv;
+  const Qp::Call& call = qp.last_call;
+  if (side == Queue::send && call.concurrent && call.tid == pending.tid &&
+      call.call_ns == pending.call_ns)
+    pending.flags |= kConcurrent;
+  // Two threads in the queue at once show when another's request stands inside one call.
+  if (pending.position > 0 && !queue.empty()) {
+    Pending& last = queue[queue.size() - 1];
+    if (last.tid != pending.tid && last.time_ns >= pending.call_ns) {
+      last.flags |= kConcurrent;
+      pending.flags |= kConcurrent;
+    }
+  }
+  make_room(queue.size(), &qp, side, nullptr);
+  queue.push(std::move(pending));
+  ++pending_;
+}
+
+void Correlator::enqueue(Srq& srq, Pending&& pending) {
+  make_room(srq.queue.size(), nullptr, Queue::recv, &srq);
+  srq.queue.push(std::move(pending));
+  ++pending_;
+}
+
+// ---- limits -------------------------------------------------------------------------------------
+
+void Correlator::make_room(size_t size_of_queue, Qp* qp, Queue side, Srq* srq) {
+  if (size_of_queue >= limits_.pending_per_queue && size_of_queue > 0) {
+    ++counters_.operations_evicted;
+    --pending_;
+    if (srq != nullptr) {
+      emit_unfinished(nullptr, Queue::recv, srq->queue.front(), nullptr);
+      srq->queue.evict_front();
+    } else {
+      WorkQueue& queue = side == Queue::send ? qp->send : qp->recv;
+      emit_unfinished(qp, side, queue[0], &queue);
+      queue.evict_front();
+    }
+  }
+  if (pending_ >= limits_.pending) evict_oldest();
+}
+
+// From the queue with the oldest request; several at once, for finding it looks at all queues.
+void Correlator::evict_oldest() {
+  uint64_t oldest_ns = ~uint64_t{0};
+  Qp* qp = nullptr;
+  Srq* srq = nullptr;
+  Queue side = Queue::send;
+  objects_.for_each_qp([&](Qp& candidate) {
+    for (const Queue s : {Queue::send, Queue::recv}) {
+      const WorkQueue& queue = s == Queue::send ? candidate.send : candidate.recv;
+      if (queue.empty() || queue[0].time_ns >= oldest_ns) continue;
+      oldest_ns = queue[0].time_ns;
+      qp = &candidate;
+      side = s;
+    }
+  });
+  objects_.for_each_srq([&](Srq& candidate) {
+    if (candidate.queue.empty() || candidate.queue.front().time_ns >= oldest_ns) return;
+    oldest_ns = candidate.queue.front().time_ns;
+    srq = &candidate;
+  });
+  const size_t batch = std::max<size_t>(1, limits_.pending / 64);
+  for (size_t i = 0; i < batch; ++i) {
+    if (srq != nullptr) {
+      if (srq->queue.empty()) return;
+      emit_unfinished(nullptr, Queue::recv, srq->queue.front(), nullptr);
+      srq->queue.evict_front();
+    } else {
+      if (qp == nullptr) return;
+      WorkQueue& queue = side == Queue::send ? qp->send : qp->recv;
+      if (queue.empty()) return;
+      emit_unfinished(qp, side, queue[0], &queue);
+      queue.evict_front();
+    }
+    --pending_;
+    ++counters_.operations_evicted;
+  }
+}
+
+// ---- batches and results ------------------------------------------------------------------------
+
+Correlator::Batch* Correlator::find_batch(uint32_t tid, uint64_t call_ns) {
+  if (active_batches_ == 0) return nullptr;
+  for (Batch& batch : batches_)
+    if (batch.active && batch.tid == tid && batch.call_ns == call_ns) return &batch;
+  return nullptr;
+}
+
+void Correlator::stage(const sigma_post& post) {
+  Batch* batch = find_batch(post.h.tid, post.call_ns);
+  if (batch == nullptr) {
+    Batch* oldest = nullptr;
+    for (Batch& candidate : batches_) {
+      if (!candidate.active) {
+        if (batch == nullptr) batch = &candidate;
+        continue;
+      }
+      // The thread starts anew on this queue: the end of its batch before was not seen.
+      if (candidate.tid == post.h.tid && candidate.queue_ptr == post.queue_ptr) {
+        drop(candidate, &Counters::staged_unresolved);
+        batch = &candidate;
+        continue;
+      }
+      if (oldest == nullptr || candidate.call_ns < oldest->call_ns) oldest = &candidate;
+    }
+    if (batch == nullptr && batches_.size() < kMaxBatches) batch = &batches_.emplace_back();
+    if (batch == nullptr) {
+      drop(*oldest, &Counters::staged_unresolved);
+      batch = oldest;
+    }
+    batch->active = true;
+    batch->pid = post.h.pid;
+    batch->tid = post.h.tid;
+    batch->call_ns = post.call_ns;
+    batch->context = post.context;
+    batch->queue_ptr = post.queue_ptr;
+    batch->qp_num = post.qp_num;
+    ++active_batches_;
+  }
+  if (batch->requests.size() >= limits_.pending_per_queue) {
+    ++counters_.staged_unresolved;
+    return;
+  }
+  Qp& qp = qp_of_post(post.h, post.context, post.qp_num, post.queue_ptr);
+  if (!qp.info->type && post.qp_type != 0xff) qp.info->type = post.qp_type;
+  std::shared_ptr<const Address> peer;
+  if (post.flags & SIGMA_POST_HAS_AH)
+    if (const Ah* ah = objects_.find_ah(qp, post.h.pid, post.ah_handle)) peer = ah->peer;
+  batch->requests.push_back(pending_of(post, std::move(peer)));
+}
+
+void Correlator::commit(Batch& batch, uint64_t now_ns) {
+  const sigma_header h{.time_ns = now_ns, .pid = batch.pid, .tid = batch.tid};
+  Qp& qp = qp_of_post(h, batch.context, batch.qp_num, batch.queue_ptr);
+  qp.has_operations = true;
+  // Another thread posted between this batch's start and its commit.
+  WorkQueue& queue = qp.send;
+  if (!batch.requests.empty()) check_previous_call(qp, batch.requests.front());
+  bool concurrent = qp.last_call.concurrent;
+  for (size_t i = queue.size(); i > 0 && queue[i - 1].time_ns > batch.call_ns; --i) {
+    if (queue[i - 1].tid == batch.tid) continue;
+    queue[i - 1].flags |= kConcurrent;
+    concurrent = true;
+  }
+  for (Pending& pending : batch.requests) {
+    pending.time_ns = now_ns;
+    if (concurrent) pending.flags |= kConcurrent;
+    make_room(queue.size(), &qp, Queue::send, nullptr);
+    queue.push(std::move(pending));
+    ++pending_;
+  }
+  batch.requests.clear();
+  batch.active = false;
+  --active_batches_;
+}
+
+void Correlator::drop(Batch& batch, uint64_t Counters::*counter) {
+  counters_.*counter += batch.requests.size();
+  batch.requests.clear();
+  batch.active = false;
+  --active_batches_;
+}
+
+void Correlator::drop_batches(uint32_t pid) {
+  for (Batch& batch : batches_)
+    if (batch.active && batch.pid == pid) drop(batch, &Counters::staged_unresolved);
+}
+
+void Correlator::drop_all_batches() {
+  for (Batch& batch : batches_)
+    if (batch.active) drop(batch, &Counters::staged_unresolved);
+}
+
+void Correlator::on_post_result(const sigma_post_result& result) {
+  if (ignored(result.h.pid)) return;
+  Batch* batch = find_batch(result.h.tid, result.call_ns);
+  switch (result.outcome) {
+    case SIGMA_OUTCOME_COMMITTED:
+      if (batch != nullptr) commit(*batch, result.h.time_ns);
+      break;
+    case SIGMA_OUTCOME_ABORTED:
+      if (batch != nullptr) drop(*batch, &Counters::aborted);
+      break;
+    case SIGMA_OUTCOME_REFUSED: {
+      size_t removed = 0;
+      if (batch != nullptr) {
+        drop(*batch, &Counters::refused);
+      } else if (result.queue == SIGMA_QUEUE_SRQ) {
+        if (Srq* srq = objects_.find_srq(result.h.pid, result.queue_ptr))
+          removed = srq->queue.remove_call(result.h.tid, result.call_ns, result.accepted);
+        pending_ -= removed;
+      } else {
+        UserContext& user = objects_.user_context(result.h.pid, result.context);
+        if (Qp* qp = objects_.find_qp(user, result.qp_num, result.queue_ptr)) {
+          WorkQueue& queue = result.queue == SIGMA_QUEUE_RECV ? qp->recv : qp->send;
+          removed = queue.remove_call(result.h.tid, result.call_ns, result.accepted);
+          pending_ -= removed;
+        }
+      }
+      counters_.refused += removed;
+      break;
+    }
+    default:
+      ++counters_.records_malformed;
+  }
+}
+
+}  // namespace sigma
