@@ -8,15 +8,17 @@
 
 #include <linux/types.h>
 
-/* The most work requests and SGEs that one call is walked for: a walk of 4,096 would hold up the job
- * for 0.6-0.8 ms (measured: bench post). What is beyond is counted (SIGMA_POST_LIST_TRUNCATED). */
+/* The most work requests and SGEs that one call is walked for: a walk of 4,096 would hold up the
+ * job for 0.6-0.8 ms (measured: bench post). What is beyond is counted (SIGMA_POST_LIST_TRUNCATED).
+ */
 #define SIGMA_MAX_WR 256
 #define SIGMA_MAX_SGE 32
 #define SIGMA_MAX_WC 256
 
 /*
  * Every probed function. The number is the BPF cookie's low byte: programs that serve several
- * functions (the builders) tell them apart by it. userspace/attach/probe_table.cpp has one row each.
+ * functions (the builders) tell them apart by it. userspace/attach/probe_table.cpp has one row
+ * each.
  */
 enum sigma_function {
   SIGMA_FN_POST_SEND = 1,
@@ -50,10 +52,16 @@ enum sigma_function {
 
 /* The cookie's other bits. */
 #define SIGMA_COOKIE_FUNCTION 0xff
-#define SIGMA_COOKIE_CHECKED 0x100 /* the return of this call is probed as well: refusals will be told */
+#define SIGMA_COOKIE_CHECKED \
+  0x100 /* the return of this call is probed as well: refusals will be told */
 
-/* Value of the per-CPU hash map `targets` (key: tgid). Only `flags` is written by user space, the same
- * on every CPU; only `hits` by BPF. */
+/* The process that a perf return link was made for, 0: all. The kernel (6.1 to 6.18:
+ * uretprobe_perf_func) does not apply the link's pid to returns: with two targets each return runs the
+ * programs of both links. */
+#define SIGMA_COOKIE_PID_SHIFT 32
+
+/* Value of the per-CPU hash map `targets` (key: tgid). Only `flags` is written by user space, the
+ * same on every CPU; only `hits` by BPF. */
 struct sigma_target {
   __u32 flags; /* SIGMA_TARGET_PAUSED; the bits above count the changes, so that a call that began
                 * before one is not taken for a call that began after it */
@@ -76,15 +84,21 @@ struct sigma_queue_pair {
   __u32 qp_num;
   __u32 handle;
   __u32 qp_type;
-  __u32 generation; /* of the sighting; another one means: look again */
+  __u32 generation; /* at which the above was read from the job; 0: to be read again at each post */
+  __u32 epoch;      /* at which it was reported */
+  __u32 target_flags; /* of its process, at that generation */
+  __u32 hits;         /* posts since; every SIGMA_HITS_BATCH of them are added to the target's */
+  __u32 reserved;
 };
+#define SIGMA_HITS_BATCH 64
 
 struct sigma_config {
-  __u8 trace_all;      /* 1: every process; 0: those in map `targets` */
-  __u8 follow_forks;   /* 1: children of targets become targets */
-  __u8 check_posts;    /* 1: return probes tell refused posts; 0: posts are marked unverified */
-  __u8 has_loop;       /* 1: bpf_loop exists (5.17) */
-  __u8 reserved[4];
+  __u8 trace_all;    /* 1: every process; 0: those in map `targets` */
+  __u8 follow_forks; /* 1: children of targets become targets */
+  __u8 check_posts;  /* 1: return probes tell refused posts; 0: posts are marked unverified */
+  __u8 has_loop;     /* 1: bpf_loop exists (5.17) */
+  __u8 has_sessions; /* 1: session programs see returns; the plain entry programs never do */
+  __u8 reserved[3];
 };
 
 /* Values of the per-CPU array map `counters`; exact: attempts == consumed + dropped. */

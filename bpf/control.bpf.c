@@ -54,6 +54,9 @@ static __noinline int add_attribute(struct draft* draft, __u64 attrs, __u32 i) {
     __u32 length = attr.len;
     bool whole = length <= SIGMA_UVERBS_ATTR_BYTES;
     if (!whole) length = SIGMA_UVERBS_ATTR_BYTES;
+    /* Opaque, then bounded again: the verifier of 6.1 does not connect the test with the register. */
+    barrier_var(length);
+    if (length > SIGMA_UVERBS_ATTR_BYTES) return 0;
     if (end <= MAX_RECORD - SIGMA_UVERBS_ATTR_BYTES &&
         read_user(totals, draft->bytes + end, length, attr.data)) {
       attr.offset = end - draft->start;
@@ -102,8 +105,9 @@ static __noinline int emit_command(const struct sigma_call* call, __u64 header, 
     add_attribute(draft, header + sizeof(hdr), i);
   __u32 size = draft->end;
   uverbs->payload_bytes = size - draft->start;
-  /* One comparison, of a value the compiler knows nothing about: a range check becomes a subtraction,
-   * and the verifier of 6.12 then no longer bounds the register that the helper gets. */
+  /* One comparison, of a value the compiler knows nothing about: a range check becomes a
+   * subtraction, and the verifier of 6.12 then no longer bounds the register that the helper gets.
+   */
   barrier_var(size);
   if (size <= MAX_RECORD) {
     fill_header(&uverbs->h, SIGMA_UVERBS, size, id, bpf_ktime_get_ns());
@@ -113,6 +117,20 @@ static __noinline int emit_command(const struct sigma_call* call, __u64 header, 
   }
   bpf_map_delete_elem(&drafts, &id);
   return 0;
+}
+
+/*
+ * A command begins that may destroy a queue pair, after which another may come to stand at its
+ * address: what is known of queue pairs is to be read again. Old libraries destroy them by
+ * INVOKE_WRITE.
+ */
+static __always_inline void note_command(const struct sigma_hit* hit, __u64 header) {
+  struct sigma_ioctl_hdr hdr;
+  if (!read_user(hit->totals, &hdr, sizeof(hdr), header) ||
+      hdr.object_id == SIGMA_UVERBS_OBJECT_QP ||
+      (hdr.object_id == SIGMA_UVERBS_OBJECT_DEVICE &&
+       hdr.method_id == SIGMA_UVERBS_METHOD_INVOKE_WRITE))
+    new_generation();
 }
 
 /* ---- libibverbs: int execute_ioctl(struct ibv_context *, struct ibv_command_buffer *)
@@ -125,6 +143,7 @@ static __always_inline bool execute_entry(struct pt_regs* ctx) {
                             .object = PT_REGS_PARM1(ctx),
                             .argument = PT_REGS_PARM2(ctx),
                             .target_flags = hit.target_flags};
+  note_command(&hit, call.argument + SIGMA_COMMAND_BUFFER_HDR);
   remember_call(&hit, SIGMA_FN_EXECUTE_IOCTL, &call);
   return true;
 }
@@ -135,7 +154,7 @@ static __noinline int execute_exit(__s32 result) {
   if (!slot) return 0;
   struct sigma_call call = *slot;
   slot->call_ns = 0;
-  see_context(hit.id, call.object);
+  see_context(hit.id, call.object, true);
   return emit_command(&call, call.argument + SIGMA_COMMAND_BUFFER_HDR, result, 0);
 }
 
@@ -145,6 +164,7 @@ SEC("uprobe") int execute_ioctl(struct pt_regs* ctx) {
 }
 
 SEC("uprobe") int execute_ioctl_return(struct pt_regs* ctx) {
+  if (is_strangers(ctx)) return 0;
   return execute_exit((__s32)PT_REGS_RC(ctx));
 }
 
@@ -159,7 +179,7 @@ SEC("uprobe") int close_device(struct pt_regs* ctx) {
   if (!sigma_admit(&hit)) return 0;
   struct sigma_context_key key = {.tgid = tgid_of(hit.id), .context = PT_REGS_PARM1(ctx)};
   bpf_map_delete_elem(&contexts, &key);
-  __sync_fetch_and_add(&generation, 1);
+  new_epoch();
   emit_context(hit.id, key.context, SIGMA_CONTEXT_CLOSED);
   return 0;
 }
@@ -175,6 +195,7 @@ static __always_inline int kernel_entry(struct file* file, __u32 rdev, __u64 arg
                             .argument = arg,
                             .number = rdev,
                             .target_flags = hit.target_flags};
+  note_command(&hit, arg);
   remember_call(&hit, SIGMA_FN_EXECUTE_IOCTL, &call);
   return 0;
 }

@@ -56,8 +56,10 @@ static __always_inline void flush(struct sigma_totals* totals, struct batch* bat
 
 SEC("uprobe") int wr_start(struct pt_regs* ctx) {
   struct sigma_hit hit;
-  if (!sigma_admit(&hit)) return 0;
+  struct sigma_known_queue queue = {};
+  bool readable;
   __u64 qp_ptr = PT_REGS_PARM1(ctx);
+  if (!admit_queue_pair(&hit, qp_ptr, &queue, &readable)) return 0;
   struct batch* batch = batch_of(&hit, qp_ptr);
   if (!batch) {
     struct batch_key key = {.id = hit.id, .qp_ptr = qp_ptr};
@@ -79,19 +81,13 @@ SEC("uprobe") int wr_start(struct pt_regs* ctx) {
   post->queue_ptr = qp_ptr;
   post->queue = SIGMA_QUEUE_SEND;
   post->flags = SIGMA_POST_STAGED;
-  post->qp_type = 0xff;
 
-  struct sigma_ibv_qp qp;
-  __u64 doorbell;
-  if (see_queue_pair(&hit, qp_ptr, &qp, &doorbell)) {
-    post->context = qp.context;
-    post->qp_num = qp.qp_num;
-    post->qp_type = qp.qp_type;
-  } else {
-    post->flags |= SIGMA_POST_UNREADABLE;
-  }
+  post->context = queue.context;
+  post->qp_num = queue.qp_num;
+  post->qp_type = queue.qp_type;
+  if (!readable) post->flags |= SIGMA_POST_UNREADABLE;
   post->call_ns = bpf_ktime_get_ns(); /* after what first sight emits: readers sort by time */
-  if (read_index(hit.totals, doorbell, &post->index)) post->flags |= SIGMA_POST_HAS_INDEX;
+  if (read_index(hit.totals, queue.doorbell, &post->index)) post->flags |= SIGMA_POST_HAS_INDEX;
   bool checked = config.check_posts && (bpf_get_attach_cookie(ctx) & SIGMA_COOKIE_CHECKED);
   if (!checked && !(post->flags & SIGMA_POST_HAS_INDEX)) post->flags |= SIGMA_POST_UNVERIFIED;
   return 0;
@@ -323,7 +319,7 @@ SEC("uprobe") int wr_complete(struct pt_regs* ctx) {
 }
 
 SEC("uprobe") int wr_complete_return(struct pt_regs* ctx) {
-  complete_exit(ctx);
+  if (PT_REGS_RC(ctx) && !is_strangers(ctx)) complete_exit(ctx);
   return 0;
 }
 

@@ -81,19 +81,38 @@ struct sigma_context_key {
   __u64 context;
 };
 
-/* Contexts whose SIGMA_CONTEXT was emitted; the value is the generation. */
+struct sigma_known_context {
+  __u32 epoch;  /* at which it was reported */
+  __u32 hooked; /* its commands pass our probe on execute_ioctl */
+};
+
 struct {
   __uint(type, BPF_MAP_TYPE_LRU_HASH);
   __uint(max_entries, 4096);
   __type(key, struct sigma_context_key);
-  __type(value, __u32);
+  __type(value, struct sigma_known_context);
 } contexts __weak SEC(".maps");
 
 /*
- * Counts events that may give an address a new meaning: a closed context, an exec, an exit. Queue
- * pairs and contexts first seen before are then reported again when next used.
+ * When what is known may be stale. `epoch` counts events that give addresses a new meaning (a
+ * closed context, an exec, an exit): queue pairs and contexts are then reported again when next
+ * used. `generation` counts these and all that may change a queue pair or the filter (a destroyed
+ * queue pair, a target paused or removed): queue pairs are then read again. Never 0. User space
+ * adds to both, too.
  */
+__u32 epoch __weak = 1;
 __u32 generation __weak = 1;
+/* Every uverbs command is seen in the kernel, so no queue pair can go unnoticed. Set by user space.
+ */
+__u32 kernel_control __weak = 0;
+
+static __always_inline void new_generation(void) {
+  __sync_fetch_and_add(&generation, 1);
+}
+static __always_inline void new_epoch(void) {
+  __sync_fetch_and_add(&epoch, 1);
+  new_generation();
+}
 
 /* ---- counting ---------------------------------------------------------------------------------
  */
@@ -237,6 +256,12 @@ static __always_inline struct sigma_call* recall(struct sigma_hit* hit, __u64 fu
   if (call && call->call_ns && call->target_flags == hit->target_flags) return call;
   count(hit->totals, SIGMA_COUNT_NO_ENTRY, 1);
   return NULL;
+}
+
+/* Of a plain return program: the link that runs it was made for another process. */
+static __always_inline bool is_strangers(struct pt_regs* ctx) {
+  __u32 pid = bpf_get_attach_cookie(ctx) >> SIGMA_COOKIE_PID_SHIFT;
+  return pid && pid != tgid_of(bpf_get_current_pid_tgid());
 }
 
 /* Session programs run at entry and at return; the return is where the function's address is not.

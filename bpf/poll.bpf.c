@@ -57,7 +57,7 @@ static __noinline int completions(__s32 n) {
   call->call_ns = 0;
   if (read_user(hit.totals, &batch.context, sizeof(batch.context),
                 batch.cq_ptr + SIGMA_IBV_CQ_CONTEXT))
-    see_context(hit.id, batch.context);
+    see_context(hit.id, batch.context, false);
   batch.now = bpf_ktime_get_ns(); /* after what first sight emits: readers sort by time */
 
   __u32 limit = config.has_loop ? SIGMA_MAX_WC : 32;
@@ -97,7 +97,7 @@ SEC("uprobe") int poll_cq(struct pt_regs* ctx) {
 }
 
 SEC("uprobe") int poll_cq_return(struct pt_regs* ctx) {
-  poll_exit(ctx);
+  if ((__s32)PT_REGS_RC(ctx) > 0 && !is_strangers(ctx)) poll_exit(ctx);
   return 0;
 }
 

@@ -11,6 +11,9 @@
 /* Requests beyond SIGMA_MAX_WR of which at least the number is told; then `omitted` is saturated.
  */
 #define COUNTED_WR 4096
+/* Bytes of a send request that all but a few opcodes are content with; those read what they lack.
+ * Small reads cross fewer cache lines. */
+#define SEND_WR_USUAL offsetof(struct sigma_ibv_send_wr, wr.atomic.swap)
 /* Without bpf_loop. */
 #define UNROLLED_WR 32
 
@@ -29,7 +32,8 @@ struct walk {
 };
 
 static __always_inline void fill_send(struct sigma_totals* totals, struct sigma_post* record,
-                                      const struct sigma_ibv_send_wr* wr) {
+                                      const struct sigma_ibv_send_wr* wr, __u64 address) {
+  __u16 header_size;
   record->opcode = wr->opcode;
   record->send_flags = wr->send_flags;
   switch (wr->opcode) {
@@ -43,17 +47,21 @@ static __always_inline void fill_send(struct sigma_totals* totals, struct sigma_
     case SIGMA_IBV_WR_ATOMIC_CMP_AND_SWP:
     case SIGMA_IBV_WR_ATOMIC_FETCH_AND_ADD:
       record->remote_addr = wr->wr.atomic.remote_addr;
-      record->rkey = wr->wr.atomic.rkey;
+      read_user(totals, &record->rkey, sizeof(record->rkey),
+                address + offsetof(struct sigma_ibv_send_wr, wr.atomic.rkey));
       return;
     case SIGMA_IBV_WR_SEND_WITH_INV:
     case SIGMA_IBV_WR_LOCAL_INV:
       record->rkey = (__u32)wr->imm;
       return;
     case SIGMA_IBV_WR_BIND_MW:
-      record->rkey = wr->bind_mw.rkey;
+      read_user(totals, &record->rkey, sizeof(record->rkey),
+                address + offsetof(struct sigma_ibv_send_wr, bind_mw.rkey));
       return;
     case SIGMA_IBV_WR_TSO:
-      record->bytes = wr->tso.hdr_sz;
+      if (read_user(totals, &header_size, sizeof(header_size),
+                    address + offsetof(struct sigma_ibv_send_wr, tso.hdr_sz)))
+        record->bytes = header_size;
       break;
     case SIGMA_IBV_WR_SEND_WITH_IMM:
       record->imm = wr->imm;
@@ -107,16 +115,18 @@ static __noinline int post_one(struct walk* walk, __u16 position, bool last) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !walk) return 0;
 
-  struct sigma_ibv_send_wr wr;
+  /* Only as much of a request as is read: the verifier of 6.1 adds the frames up, to 512 bytes. */
+  __u64 head[SEND_WR_USUAL / 8];
+  const struct sigma_ibv_send_wr* wr = (const struct sigma_ibv_send_wr*)head;
   bool readable = walk->queue == SIGMA_QUEUE_SEND
-                      ? read_user(totals, &wr, sizeof(wr), walk->wr)
-                      : read_user(totals, &wr, sizeof(struct sigma_ibv_recv_wr), walk->wr);
-  if (!readable) __builtin_memset(&wr, 0, sizeof(wr));
+                      ? read_user(totals, head, sizeof(head), walk->wr)
+                      : read_user(totals, head, sizeof(struct sigma_ibv_recv_wr), walk->wr);
+  if (!readable) __builtin_memset(head, 0, sizeof(head));
 
   struct sigma_ibv_sge sge = {};
-  bool sge_readable = wr.num_sge <= 0 || read_user(totals, &sge, sizeof(sge), wr.sg_list);
+  bool sge_readable = wr->num_sge <= 0 || read_user(totals, &sge, sizeof(sge), wr->sg_list);
 
-  struct tail tail = {.wr = last ? wr.next : 0};
+  struct tail tail = {.wr = last ? wr->next : 0};
   if (tail.wr) {
     count_tail(&tail);
     count(totals, SIGMA_COUNT_WR_OMITTED, tail.n);
@@ -128,7 +138,7 @@ static __noinline int post_one(struct walk* walk, __u16 position, bool last) {
     record->context = walk->context;
     record->call_ns = walk->call_ns;
     record->queue_ptr = walk->queue_ptr;
-    record->wr_id = wr.wr_id;
+    record->wr_id = wr->wr_id;
     record->local_addr = sge.addr;
     record->remote_addr = 0;
     record->bytes = 0;
@@ -140,7 +150,7 @@ static __noinline int post_one(struct walk* walk, __u16 position, bool last) {
     record->ah_handle = 0;
     record->index = walk->index;
     record->position = position;
-    record->num_sge = wr.num_sge > 0 ? wr.num_sge : 0;
+    record->num_sge = wr->num_sge > 0 ? wr->num_sge : 0;
     record->flags = walk->flags;
     record->queue = walk->queue;
     record->opcode = 0;
@@ -152,12 +162,12 @@ static __noinline int post_one(struct walk* walk, __u16 position, bool last) {
       record->flags |= SIGMA_POST_LIST_TRUNCATED;
       record->omitted = tail.wr ? 0xffff : tail.n;
     }
-    if (walk->queue == SIGMA_QUEUE_SEND && readable) fill_send(totals, record, &wr);
+    if (walk->queue == SIGMA_QUEUE_SEND && readable) fill_send(totals, record, wr, walk->wr);
     record->bytes += sge.length;
-    if (wr.num_sge > 1 && sge_readable) add_sges(totals, record, wr.sg_list, wr.num_sge);
+    if (wr->num_sge > 1 && sge_readable) add_sges(totals, record, wr->sg_list, wr->num_sge);
     submit(record);
   }
-  walk->wr = wr.next;
+  walk->wr = wr->next;
   return 0;
 }
 
@@ -181,48 +191,58 @@ static __always_inline void walk_list(struct walk* walk) {
   }
 }
 
-/* True: the return is wanted. */
-static __always_inline bool post_entry(struct pt_regs* ctx, __u8 queue, __u64 function) {
-  struct sigma_hit hit;
-  if (!sigma_admit(&hit)) return false;
+static __noinline int remember_post(const struct walk* walk, __u64 function, __u64 bad_wr,
+                                    __u32 target_flags) {
+  struct sigma_hit hit = {.id = walk->id, .totals = totals_of_cpu()};
+  if (!hit.totals) return 0;
+  struct sigma_call call = {.call_ns = walk->call_ns,
+                            .object = walk->queue_ptr,
+                            .context = walk->context,
+                            .argument = walk->wr,
+                            .bad_wr = bad_wr,
+                            .number = walk->qp_num,
+                            .target_flags = target_flags};
+  remember_call(&hit, function, &call);
+  return 0;
+}
 
-  bool checked = config.check_posts && (bpf_get_attach_cookie(ctx) & SIGMA_COOKIE_CHECKED);
-  struct walk walk = {.id = hit.id,
-                      .queue_ptr = PT_REGS_PARM1(ctx),
-                      .wr = PT_REGS_PARM2(ctx),
-                      .queue = queue,
-                      .qp_type = 0xff};
+/* `checked`: the return is seen as well. */
+static __always_inline bool post_entry(struct pt_regs* ctx, __u8 queue, __u64 function,
+                                       bool checked) {
+  struct sigma_hit hit;
+  struct walk walk = {
+      .queue_ptr = PT_REGS_PARM1(ctx), .wr = PT_REGS_PARM2(ctx), .queue = queue, .qp_type = 0xff};
   if (queue == SIGMA_QUEUE_SRQ) {
+    if (!sigma_admit(&hit)) return false;
     if (read_user(hit.totals, &walk.context, sizeof(walk.context),
                   walk.queue_ptr + SIGMA_IBV_SRQ_CONTEXT))
-      see_context(hit.id, walk.context);
-  } else {
-    struct sigma_ibv_qp qp;
-    __u64 doorbell;
-    if (see_queue_pair(&hit, walk.queue_ptr, &qp, &doorbell)) {
-      walk.context = qp.context;
-      walk.qp_num = qp.qp_num;
-      walk.qp_type = qp.qp_type;
-    } else {
+      see_context(hit.id, walk.context, false);
+    else
       walk.flags |= SIGMA_POST_UNREADABLE;
-    }
-    if (queue == SIGMA_QUEUE_SEND && read_index(hit.totals, doorbell, &walk.index))
+  } else {
+    struct sigma_known_queue known = {};
+    bool readable;
+    if (!admit_queue_pair(&hit, walk.queue_ptr, &known, &readable)) return false;
+    if (!readable) walk.flags |= SIGMA_POST_UNREADABLE;
+    walk.context = known.context;
+    walk.qp_num = known.qp_num;
+    walk.qp_type = known.qp_type;
+    if (queue == SIGMA_QUEUE_SEND && read_index(hit.totals, known.doorbell, &walk.index))
       walk.flags |= SIGMA_POST_HAS_INDEX;
   }
+  walk.id = hit.id;
   walk.call_ns = bpf_ktime_get_ns(); /* after what first sight emits: readers sort by time */
   if (!checked && !(walk.flags & SIGMA_POST_HAS_INDEX)) walk.flags |= SIGMA_POST_UNVERIFIED;
-  if (checked) {
-    struct sigma_call call = {.call_ns = walk.call_ns,
-                              .object = walk.queue_ptr,
-                              .context = walk.context,
-                              .argument = walk.wr,
-                              .bad_wr = PT_REGS_PARM3(ctx),
-                              .number = walk.qp_num,
-                              .target_flags = hit.target_flags};
-    remember_call(&hit, function, &call);
-  }
+  if (checked) remember_post(&walk, function, PT_REGS_PARM3(ctx), hit.target_flags);
   if (walk.wr) walk_list(&walk);
-  return checked;
+  return true;
+}
+
+/* Where sessions see the returns, a plain entry never has one: that spares asking for the cookie.
+ */
+static __always_inline bool return_is_probed(struct pt_regs* ctx) {
+  return config.check_posts && !config.has_sessions &&
+         (bpf_get_attach_cookie(ctx) & SIGMA_COOKIE_CHECKED);
 }
 
 static __noinline int refused(__u64 function, __u32 queue, __s32 error) {
@@ -262,21 +282,23 @@ static __always_inline void post_exit(struct pt_regs* ctx, __u8 queue, __u64 fun
   if (error) refused(function, queue, error);
 }
 
-#define POST_PROGRAMS(name, queue, function)                                                       \
-  SEC("uprobe") int name(struct pt_regs* ctx) {                                                    \
-    post_entry(ctx, queue, function);                                                              \
-    return 0;                                                                                      \
-  }                                                                                                \
-  SEC("uprobe") int name##_return(struct pt_regs* ctx) {                                           \
-    post_exit(ctx, queue, function);                                                               \
-    return 0;                                                                                      \
-  }                                                                                                \
-  SEC("uprobe") int name##_session(struct pt_regs* ctx) {                                          \
-    if (is_return(ctx)) {                                                                          \
-      post_exit(ctx, queue, function);                                                             \
-      return 0;                                                                                    \
-    }                                                                                              \
-    return post_entry(ctx, queue, function) ? SIGMA_SESSION_WANT_RETURN : SIGMA_SESSION_NO_RETURN; \
+#define POST_PROGRAMS(name, queue, function)                                  \
+  SEC("uprobe") int name(struct pt_regs* ctx) {                               \
+    post_entry(ctx, queue, function, return_is_probed(ctx));                  \
+    return 0;                                                                 \
+  }                                                                           \
+  SEC("uprobe") int name##_return(struct pt_regs* ctx) {                      \
+    if (PT_REGS_RC(ctx) && !is_strangers(ctx))                                \
+      post_exit(ctx, queue, function);                                        \
+    return 0;                                                                 \
+  }                                                                           \
+  SEC("uprobe") int name##_session(struct pt_regs* ctx) {                     \
+    if (is_return(ctx)) {                                                     \
+      post_exit(ctx, queue, function);                                        \
+      return 0;                                                               \
+    }                                                                         \
+    return post_entry(ctx, queue, function, true) ? SIGMA_SESSION_WANT_RETURN \
+                                                  : SIGMA_SESSION_NO_RETURN;  \
   }
 
 POST_PROGRAMS(post_send, SIGMA_QUEUE_SEND, SIGMA_FN_POST_SEND)

@@ -40,7 +40,7 @@ static __always_inline void emit_process(__u32 kind, __u32 child, __s32 exit_cod
 
 SEC("tp_btf/sched_process_exec") int BPF_PROG(process_exec, struct task_struct* task) {
   if (!is_target(task->tgid)) return 0;
-  __sync_fetch_and_add(&generation, 1); /* every address has a new meaning */
+  new_epoch(); /* every address has a new meaning */
   emit_process(SIGMA_PROCESS_EXEC, 0, 0);
   return 0;
 }
@@ -64,7 +64,7 @@ SEC("tp_btf/sched_process_exit") int BPF_PROG(process_exit, struct task_struct* 
   struct ended_key key = {.start_time = task->group_leader->start_time, .tgid = tgid};
   __u8 yes = 1;
   if (bpf_map_update_elem(&ended, &key, &yes, BPF_NOEXIST)) return 0;
-  __sync_fetch_and_add(&generation, 1);
+  new_epoch();
   emit_process(SIGMA_PROCESS_EXIT, 0, task->exit_code);
   bpf_map_delete_elem(&targets, &tgid);
   return 0;

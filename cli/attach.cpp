@@ -81,7 +81,7 @@ Status check_features(const Features& features) {
 
 LibraryInfo describe(const TracedLibrary& library) {
   LibraryInfo info{library.plan->name,
-                   library.mapped_as.empty() ? library.plan->path : library.mapped_as,
+                   library.mapped_as,
                    library.plan->build_id,
                    {},
                    {}};
@@ -126,21 +126,19 @@ class Screen {
  public:
   void say(std::string_view line) {
     clear();
-    fmt::print(stderr, "{}\n", line);
-    std::fflush(stderr);
+    put(stderr, fmt::format("{}\n", line));
   }
   void live(const LiveTotals& now, uint64_t now_ns) {
     if (!terminal_) return;
     const double seconds = static_cast<double>(now_ns - last_ns_) * 1e-9;
     clear();
-    fmt::print(stderr, "{}", live_line(now, last_, seconds, terminal_width(STDERR_FILENO)));
-    std::fflush(stderr);
+    put(stderr, live_line(now, last_, seconds, terminal_width(STDERR_FILENO)));
     shown_ = true;
     last_ = now;
     last_ns_ = now_ns;
   }
   void clear() {
-    if (shown_) fmt::print(stderr, "\r\033[K");
+    if (shown_) put(stderr, "\r\033[K");
     shown_ = false;
   }
 
@@ -156,6 +154,7 @@ class Attach {
   explicit Attach(const AttachOptions& options) : options_(options) {}
 
   Result<int> run() {
+    SIGMA_CHECK(check_processes());
     SIGMA_ASSIGN(const CapabilitySet held, effective_capabilities());
     SIGMA_CHECK(require_capabilities(held));
     const Features features = Features::probe();
@@ -177,6 +176,14 @@ class Attach {
   }
 
  private:
+  // Before any output is touched: a mistyped pid must not cost the last trace.
+  Status check_processes() const {
+    for (const pid_t pid : options_.pids)
+      if (kill(pid, 0) != 0 && errno == ESRCH)
+        return Error{fmt::format("there is no process {}", pid), "`ps -e` shows what runs"};
+    return {};
+  }
+
   TracerOptions tracer_options() const {
     TracerOptions options;
     options.pids = options_.pids;
@@ -276,7 +283,7 @@ class Attach {
         .remarks = info_.remarks,
         .duration_ns = info_.end_clock->monotonic_ns - info_.start_clock.monotonic_ns,
         .colour = style_for(STDERR_FILENO).colour};
-    fmt::print(stderr, "{}", summary_->text(context));
+    put(stderr, summary_->text(context));
     if (csv_ && csv_->error()) return *csv_->error();
     return written;
   }

@@ -141,6 +141,13 @@ class Traced {
     return function;
   }
   Capture& capture() { return *capture_; }
+  // As in life the context's commands are seen, so that BPF may rely on what it knows of queue
+  // pairs.
+  void see_commands_of(void* context) {
+    const Function execute = probe(SIGMA_FN_EXECUTE_IOCTL, true);
+    char command[128] = {};
+    execute(context, command, nullptr, 0);
+  }
 
  private:
   struct FreeRing {
@@ -154,6 +161,7 @@ class Traced {
 
 // What is posted: one RDMA write of one SGE; and a list of four with two SGEs each.
 struct Requests {
+  char context[512] = {};
   alignas(64) sigma_ibv_qp qp = {};
   sigma_ibv_sge sges[2] = {};
   sigma_ibv_send_wr one = {};
@@ -161,6 +169,7 @@ struct Requests {
   alignas(64) uint32_t doorbell[2] = {};
 
   Requests() {
+    qp.context = reinterpret_cast<uintptr_t>(context);
     qp.qp_num = 17;
     qp.qp_type = 2;
     one.sg_list = reinterpret_cast<uintptr_t>(sges);
@@ -219,6 +228,9 @@ int main() {
     bench::row(ns.c_str(), result.second_ns.median, "ns", -1, true);
     bench::ratio_row(name, result.ratio, target);
   };
+
+  for (Traced* traced : {&session, &multi})
+    for (Requests* which : {&requests, &doorbell_requests}) traced->see_commands_of(which->context);
 
   // mlx5: the doorbell record's address is known once the QP is.
   const Function indexed = session.probe(SIGMA_FN_POST_SEND, false);

@@ -120,6 +120,33 @@ TEST_CASE("pause, resume, detach, attach again") {
   }
 }
 
+TEST_CASE("hits are counted for the governor") {
+  auto capture = rig::load(rig::features());
+  rig::Workload workload("many_posts");
+  REQUIRE(capture->add_target(workload.pid()).ok());
+  capture->attach(rig::provider_plan(), workload.pid(), {});
+  workload.act();
+  REQUIRE(posts_in(rig::drain(*capture)) == 1000);
+  const uint64_t hits = capture->target_hits(workload.pid());
+  REQUIRE(hits <= 1001);
+  REQUIRE(hits > 1001 - SIGMA_HITS_BATCH);
+}
+
+TEST_CASE("a pause holds for queue pairs that are remembered") {
+  auto capture = rig::load(rig::features());
+  rig::Workload workload("many_posts");
+  REQUIRE(capture->add_target(workload.pid()).ok());
+  capture->attach(rig::provider_plan(), workload.pid(), {});
+  for (const bool paused : {false, true, false}) {
+    REQUIRE(capture->pause_target(workload.pid(), paused).ok());
+    workload.act();
+    REQUIRE(posts_in(rig::drain(*capture)) == (paused ? 0 : 1000));
+  }
+  REQUIRE(capture->remove_target(workload.pid()).ok());
+  workload.act();
+  REQUIRE(rig::drain(*capture).empty());
+}
+
 TEST_CASE("one bad site does not cost the others") {
   for (const rig::Form& form : rig::forms()) {
     INFO(form.name);

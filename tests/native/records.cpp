@@ -82,6 +82,12 @@ TEST_CASE("polls of none, one, many and too many") {
 TEST_CASE("contexts and queue pairs that come again at the same address") {
   by_each_form("reopen");
 }
+TEST_CASE("queue pairs replaced at their address, seen by their commands") {
+  by_each_form("replaced");
+}
+TEST_CASE("queue pairs replaced at their address, unseen") {
+  by_each_form("replaced_unseen");
+}
 TEST_CASE("uverbs commands with their attributes") {
   by_each_form("commands");
 }

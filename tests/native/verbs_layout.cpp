@@ -2,6 +2,7 @@
 // bpf/verbs.h against the installed headers: at compile time, but a test, so that it is seen to be
 // held.
 #include <infiniband/verbs.h>
+#include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 
 #include <cstddef>
@@ -92,6 +93,9 @@ SAME(sigma_uverbs_attr, flags, ib_uverbs_attr, flags);
 SAME(sigma_uverbs_attr, data, ib_uverbs_attr, data);
 static_assert(sizeof(sigma_uverbs_attr) == sizeof(ib_uverbs_attr));
 static_assert(int{SIGMA_UVERBS_ATTR_F_VALID_OUTPUT} == int{UVERBS_ATTR_F_VALID_OUTPUT});
+static_assert(int{SIGMA_UVERBS_OBJECT_DEVICE} == int{UVERBS_OBJECT_DEVICE});
+static_assert(int{SIGMA_UVERBS_OBJECT_QP} == int{UVERBS_OBJECT_QP});
+static_assert(int{SIGMA_UVERBS_METHOD_INVOKE_WRITE} == int{UVERBS_METHOD_INVOKE_WRITE});
 
 TEST_CASE("verbs constants are those of the installed header") {
   REQUIRE(static_cast<int>(SIGMA_IBV_QPT_UD) == IBV_QPT_UD);

@@ -74,6 +74,9 @@ struct World {
   }
   void say_first_sight() {
     say_context();
+    say_queue_pair();
+  }
+  void say_queue_pair() {
     const ibv_qp& base = qp.qp_base;
     say(qp_text(address(&base), address(&context), base.qp_num, base.handle, base.qp_type,
                 base.state, address(base.send_cq), address(base.recv_cq), address(base.srq)));
@@ -508,6 +511,65 @@ void reopen() {
   }
 }
 
+void command(World& world, uint16_t object, uint16_t method) {
+  provider_command command = {};
+  command.hdr.object_id = object;
+  command.hdr.method_id = method;
+  provider_execute_ioctl(&world.context, &command);
+  say(uverbs_text(address(&world.context), object, method, 0, 0, 0, ""));
+}
+
+void plain_post(World& world) {
+  ibv_send_wr wr = {};
+  ibv_send_wr* bad = nullptr;
+  provider_post_send(world.plain(), &wr, &bad);
+  PostText text = world.post(SIGMA_QUEUE_SEND);
+  text.flags = common_flags();
+  say(text.text());
+}
+
+// Queue pairs are destroyed, by either kind of command, and others come to stand at their address.
+// Their number is all that changes. The tracer has seen commands of this context, so it may rely on
+// them.
+void replaced() {
+  World world;
+  world.say_context();
+  command(world, 7, 0);  // a memory region: of no consequence
+  world.say_queue_pair();
+  for (int i = 0; i < 3; i++) plain_post(world);
+  world.qp.qp_base.qp_num = 18;
+  command(world, 4, 1);
+  world.say_queue_pair();
+  for (int i = 0; i < 3; i++) plain_post(world);
+  world.qp.qp_base.qp_num = 19;
+  command(world, 0, 0);
+  world.say_queue_pair();
+  for (int i = 0; i < 3; i++) plain_post(world);
+  command(world, 4, 2);  // modified: still the same, so not reported again
+  plain_post(world);
+}
+
+// The same by a library whose commands are not seen: read anew at each post.
+void replaced_unseen() {
+  World world;
+  world.say_context();
+  for (const uint32_t number : {17, 18, 17}) {
+    world.qp.qp_base.qp_num = number;
+    world.say_queue_pair();
+    plain_post(world);
+    plain_post(world);
+  }
+}
+
+// Long enough for whatever is remembered of a queue pair to be used.
+void many_posts() {
+  World world;
+  world.say_context();
+  command(world, 3, 0);
+  world.say_queue_pair();
+  for (int i = 0; i < 1000; i++) plain_post(world);
+}
+
 std::string hex(const std::vector<uint8_t>& bytes, size_t limit) {
   std::string text;
   for (size_t i = 0; i < bytes.size() && i < limit; i++) text += fmt::format("{:02x}", bytes[i]);
@@ -659,6 +721,9 @@ int main(int argc, char** argv) {
     if (scenario == "builders") builders();
     if (scenario == "polls") polls();
     if (scenario == "reopen") reopen();
+    if (scenario == "replaced") replaced();
+    if (scenario == "replaced_unseen") replaced_unseen();
+    if (scenario == "many_posts") many_posts();
     if (scenario == "commands") commands();
     if (scenario == "one_post") one_post();
     if (scenario == "threads") threads(4, 2000);

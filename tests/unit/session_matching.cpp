@@ -97,6 +97,13 @@ constexpr Row kRows[] = {
     {"or its absence", "old 1; ready 1; u 1 1; s 1 2; u 1 3; c 1 2; end",
      "s1:1 inf s1:2 ok s1:3 open"},
 
+    {"with equal wr_ids it is not told for certain",
+     "old 1; ready 1; u 1 0; s 1 0; c 1 0; u 1 0; s 1 0; c 1 0; end",
+     "s1:0 inf? s1:0 ok? s1:0 inf? s1:0 ok?"},
+    {"and if the flags were not what was meant, the queue is out of step",
+     "old 1; ready 1; u 1 0; s 1 0; c 1 0; u 1 0; c 1 0; u 1 0; c 1 0; end",
+     "s1:0 inf? s1:0 ok? s1:0 ok? s1:0 ok?"},
+
     // The governor.
     {"a pause closes, and leaves the queues out of step",
      "qp 1; s 1 1; pause; resume; s 1 0; c 1 1; c 1 0; end", "s1:1 open s1:1 ok! s1:0 ok?"},

@@ -343,6 +343,24 @@ TEST_CASE("session: few wr_ids, used again and again, do not") {
   for (const auto& operation : rig.operations) CHECK_FALSE(operation.latency_ns);
 }
 
+TEST_CASE(
+    "session: more unflagged requests than a queue can hold show that sq_sig_all is not set") {
+  Rig rig;
+  rig.context();
+  rig.qp_seen(17, IBV_QPS_INIT);
+  for (int i = 0; i < 1000; ++i) {
+    for (int k = 0; k < 99; ++k) rig.send_post(Rig::post(17, 0, 0));
+    rig.send_post(Rig::post(17, 0));
+    const uint64_t posted = rig.now;
+    rig.send_completion(Rig::completion(17, 0));
+    const auto& last = rig.operations.back();
+    if (i < 600) CHECK_FALSE(last.latency_ns);
+    if (i > 700) CHECK(last.latency_ns == rig.now - posted);
+  }
+  CHECK(rig.operations.back().qp->sq_sig_all == false);
+  CHECK(rig.operations.size() == 100000);
+}
+
 TEST_CASE("session: an mlx5 queue whose first request has index 0 is in step") {
   Rig rig;
   rig.context("mlx5_0");

@@ -15,7 +15,7 @@ import time
 BUILD = os.environ.get("SIGMA_BUILD", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../build"))
 SIGMATRACE = os.path.join(BUILD, "bin", "sigmatrace")
 PROGRAMS = os.path.join(BUILD, "tests", "vm")
-WAIT_S = 120              # the guest is emulated and its host may be loaded
+WAIT_S = 240              # the guest is emulated and its host may be loaded
 GIDS = {"rxe0": "::ffff:10.77.0.1", "rxe1": "::ffff:10.77.0.2"}
 
 

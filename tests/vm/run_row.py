@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""run_row.py [--oracle] ROW: one row of the table under the tracer.
+"""run_row.py [--oracle] ROW|GROUP...: rows of the table under the tracer.
 
-Both programs are held before their first instruction, the tracer attaches to both, they run
-to their end, and the tracer ends by itself. Then the CSV must say exactly what the table
-says. With --oracle the preloaded oracle counts along, and even the opcodes that the table
+All programs are held before their first instruction, one tracer attaches to them, row after
+row runs to its end, and the tracer ends by itself. Then the CSV must say exactly what the
+table says. With --oracle the preloaded oracle counts along, and even the opcodes that the table
 leaves open are compared exactly.
 """
 import argparse
+import contextlib
 import os
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -22,6 +24,7 @@ SIDES = {"client": "server", "server": "client"}
 
 
 def findings_of(trace: check.Trace, row: Row, started, oracle) -> list:
+    """What the row's own processes show that the table does not say."""
     found = []
     for side, other in SIDES.items():
         pid, peer = started.pids[side], started.pids[other]
@@ -44,34 +47,63 @@ def findings_of(trace: check.Trace, row: Row, started, oracle) -> list:
         mine += check.check_peers(trace, rows, pid, peer)
         mine += check.check_printed_peers(rows, started.stdout(side))
         found += [f"{side} (pid {pid}): {finding}" for finding in mine]
-    strangers = [r for r in trace.rows if int(r["pid"]) not in started.pids.values()]
-    return found + check.shown("of a process that is not traced", strangers) + \
-        check.check_coverage(trace)
+    return found
 
 
-def run(row: Row, with_oracle: bool) -> None:
+def go(started) -> list:
+    """Run a row's programs to their end; a failure is a finding, and ends them."""
+    try:
+        started.go()
+        return []
+    except Failure as failure:
+        for pid in started.pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return [str(failure)]
+
+
+def run(rows: list, with_oracle: bool) -> None:
+    """All rows under one tracer, one after another: an attach costs far more than a row."""
     oracle = Oracle() if with_oracle else None
-    csv = os.path.join(tempfile.mkdtemp(prefix="row."), "ops.csv")
-    started = launch(row, oracle.env if oracle else {})
-    tracer = Tracer([started.pids["server"], started.pids["client"]], csv)
-    started.go()
+    csv = os.path.join(tempfile.mkdtemp(prefix="rows."), "ops.csv")
+    started = [launch(row, oracle.env if oracle else {}) for row in rows]
+    pids = [pid for each in started for pid in each.pids.values()]
+    tracer = Tracer(pids, csv)
+    failures = [go(each) for each in started]
     tracer.finish()
-    found = findings_of(check.Trace(csv), row, started, oracle)
+
+    trace, failed = check.Trace(csv), []
+    for row, each, found in zip(rows, started, failures):
+        found = found or findings_of(trace, row, each, oracle)
+        print(f"{'FAIL' if found else 'ok  '} {row.name}")
+        if found:
+            failed.append(f"row {row.name} ({row.program} {' '.join(row.options)}):\n  " +
+                          "\n  ".join(found))
+    strangers = [r for r in trace.rows if int(r["pid"]) not in pids]
+    found = check.shown("of a process that is not traced", strangers) + check.check_coverage(trace)
     if found:
-        raise Failure(f"row {row.name} ({row.program} {' '.join(row.options)}):\n  " +
-                      "\n  ".join(found) + f"\n{tracer.tail()}")
+        failed.append("the trace as a whole:\n  " + "\n  ".join(found))
+    if failed:
+        raise Failure("\n".join(failed) + f"\n{tracer.tail()}")
+
+
+def chosen(names: list) -> list:
+    """The rows of these names or groups, in the table's order."""
+    unknown = set(names) - {row.name for row in ROWS} - {row.group for row in ROWS}
+    if unknown:
+        sys.exit(f"no such row or group: {' '.join(unknown)}; there are: " +
+                 " ".join([*dict.fromkeys(row.group for row in ROWS), *(row.name for row in ROWS)]))
+    return [row for row in ROWS if row.name in names or row.group in names]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oracle", action="store_true")
-    parser.add_argument("row")
+    parser.add_argument("rows", nargs="+", metavar="ROW|GROUP")
     args = parser.parse_args()
-    chosen = [row for row in ROWS if row.name == args.row]
-    if not chosen:
-        sys.exit(f"no such row: {args.row}; there are: {' '.join(row.name for row in ROWS)}")
-    run_test(lambda: run(chosen[0], args.oracle))
+    rows = chosen(args.rows)
+    run_test(lambda: run(rows, args.oracle))
 
 
 if __name__ == "__main__":

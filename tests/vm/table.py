@@ -33,6 +33,18 @@ class Row:
     inline: bool = False
     note: str = ""
 
+    @property
+    def group(self) -> str:
+        """The rows that one test runs together."""
+        return "librdmacm" if "-R" in self.options else GROUPS[self.program]
+
+
+# One test each: an attach costs far more than a row, so rows share one.
+GROUPS = {"ib_write_bw": "writes", "ib_read_bw": "read_atomic", "ib_atomic_bw": "read_atomic",
+          "ib_write_lat": "latency", "ib_send_lat": "latency", "ib_send_bw": "sends",
+          "ibv_rc_pingpong": "pingpong", "ibv_ud_pingpong": "pingpong", "rping": "librdmacm",
+          "verbs_job": "verbs_job", "ucx_perftest": "ucx", "mpi_ring": "mpi"}
+
 
 def client(**opcodes) -> dict:
     return {"client": {"send": opcodes}}
@@ -60,14 +72,14 @@ def verbs(name, options, expect, size, **more) -> Row:
                **more)
 
 
-UCT_N = 200
+UCT_N = 100
 REFILL = "UCX refills its receive queue in batches, as it polls: by timing"
 WIREUP = "UCX's connection set-up, keep-alive and flow control: by timing"
 NOP = "UCX flushes with an empty write when nothing else carries a completion: by timing"
 
 
 def ucx(name, test, options, expect, sizes, **more) -> Row:
-    return Row(name, "ucx_perftest", ["-t", test, "-n", "200", "-w", "0", *options.split()],
+    return Row(name, "ucx_perftest", ["-t", test, "-n", str(UCT_N), "-w", "0", *options.split()],
                expect, sizes, **more)
 
 
@@ -99,12 +111,12 @@ ROWS = [
              client(atomic_fetch_and_add=500), 8, signaled={"client": 5}),
     perftest("atomic_bw_swap", "ib_atomic_bw", "-n 500 -A CMP_AND_SWAP --use_old_post_send",
              client(atomic_cmp_and_swp=500), 8, signaled={"client": 5}),
-    perftest("write_lat", "ib_write_lat", "-n 300 -s 8",
-             {side: {"send": {"rdma_write": 300}} for side in ("client", "server")}, 8,
-             signaled={"client": 300, "server": 300}),
-    perftest("write_lat_old", "ib_write_lat", "-n 300 -s 2048 --use_old_post_send",
-             {side: {"send": {"rdma_write": 300}} for side in ("client", "server")}, 2048,
-             signaled={"client": 300, "server": 300}),
+    perftest("write_lat", "ib_write_lat", "-n 200 -s 8",
+             {side: {"send": {"rdma_write": 200}} for side in ("client", "server")}, 8,
+             signaled={"client": 200, "server": 200}),
+    perftest("write_lat_old", "ib_write_lat", "-n 200 -s 2048 --use_old_post_send",
+             {side: {"send": {"rdma_write": 200}} for side in ("client", "server")}, 2048,
+             signaled={"client": 200, "server": 200}),
 
     # two-sided
     perftest("send_bw", "ib_send_bw", "-n 1000 -s 4096", stream("send", 1000), 4096,
@@ -121,10 +133,10 @@ ROWS = [
              note="a UD receive's length includes the 40 bytes of the global routing header"),
     perftest("send_bw_ud_old", "ib_send_bw", "-n 500 -s 64 -c UD --use_old_post_send",
              stream("send", 500), {"send": 64, "recv": 64 + 40}, signaled={"client": 5}),
-    perftest("send_lat", "ib_send_lat", "-n 300 -s 16", both({"send": 300}, {"recv": 300}), 16,
-             signaled={"client": 300, "server": 300}),
-    perftest("send_lat_old", "ib_send_lat", "-n 300 -s 1024 --use_old_post_send",
-             both({"send": 300}, {"recv": 300}), 1024, signaled={"client": 300, "server": 300}),
+    perftest("send_lat", "ib_send_lat", "-n 200 -s 16", both({"send": 200}, {"recv": 200}), 16,
+             signaled={"client": 200, "server": 200}),
+    perftest("send_lat_old", "ib_send_lat", "-n 200 -s 1024 --use_old_post_send",
+             both({"send": 200}, {"recv": 200}), 1024, signaled={"client": 200, "server": 200}),
 
     # over librdmacm: perftest exchanges its parameters by sends on the connection's own queue
     # pairs; how many depends on the test and its queue pairs only. Their sizes are those of
@@ -141,16 +153,17 @@ ROWS = [
              both({"rdma_write": 200, "send": 10}, {"recv": 11}),
              {"rdma_write": 64}, left={"client": 1, "server": 1}),
 
-    # rdma-core's examples: 500 receives at the start, refilled to 500 when one is left
-    Row("rc_pingpong", "ibv_rc_pingpong", "-n 1000 -s 1024".split(),
-        both({"send": 1000}, {"recv": 1498}), {"send": 1024, "recv": 1024},
-        signaled={"client": 1000, "server": 1000}, left={"client": 498, "server": 498}),
-    Row("rc_pingpong_new", "ibv_rc_pingpong", "-N -n 1000 -s 256".split(),
-        both({"send": 1000}, {"recv": 1498}), {"send": 256, "recv": 256}, api="ibv_wr_*",
-        signaled={"client": 1000, "server": 1000}, left={"client": 498, "server": 498}),
-    Row("ud_pingpong", "ibv_ud_pingpong", "-n 700 -s 1024".split(),
-        both({"send": 700}, {"recv": 999}), {"send": 1024, "recv": 1024 + 40},
-        signaled={"client": 700, "server": 700}, left={"client": 299, "server": 299}),
+    # rdma-core's examples: -r receives at the start, refilled to -r when one is left: 100 and 99
+    # after every 99th message
+    Row("rc_pingpong", "ibv_rc_pingpong", "-n 300 -r 100 -s 1024".split(),
+        both({"send": 300}, {"recv": 397}), {"send": 1024, "recv": 1024},
+        signaled={"client": 300, "server": 300}, left={"client": 97, "server": 97}),
+    Row("rc_pingpong_new", "ibv_rc_pingpong", "-N -n 300 -r 100 -s 256".split(),
+        both({"send": 300}, {"recv": 397}), {"send": 256, "recv": 256}, api="ibv_wr_*",
+        signaled={"client": 300, "server": 300}, left={"client": 97, "server": 97}),
+    Row("ud_pingpong", "ibv_ud_pingpong", "-n 200 -r 100 -s 1024".split(),
+        both({"send": 200}, {"recv": 298}), {"send": 1024, "recv": 1024 + 40},
+        signaled={"client": 200, "server": 200}, left={"client": 98, "server": 98}),
     # a ping is: client advertises, server reads and says so, client advertises, server writes
     # and says so. Buffers are advertised in 16 bytes.
     Row("rping", "rping", "-C 20 -S 100".split(),
@@ -215,7 +228,7 @@ ROWS = [
     ucx("ucp_put", "ucp_put_lat", "-s 8",
         {}, {},
         loose={side: {("recv", "recv"): REFILL, ("send", "send"): WIREUP,
-                      ("send", "rdma_write"): "200 puts, and " + NOP}
+                      ("send", "rdma_write"): "100 puts, and " + NOP}
                for side in ("client", "server")}),
     ucx("ucp_get", "ucp_get", "-s 65536",
         {"client": {"send": {"rdma_read": UCT_N}}}, {"rdma_read": 65536},
@@ -223,8 +236,8 @@ ROWS = [
                       ("send", "rdma_write"): NOP} for side in ("client", "server")}),
 
     # MPI: both ranks post the same kinds; nothing of it is fixed by the parameters
-    Row("mpi_ring", "mpi_ring", ["100", "64"], {}, {},
+    Row("mpi_ring", "mpi_ring", ["50", "64"], {}, {},
         loose={side: {("recv", "recv"): REFILL, ("send", "rdma_write"): NOP,
-                      ("send", "send"): "100 messages, and the start-up's and flow control's"}
+                      ("send", "send"): "50 messages, and the start-up's and flow control's"}
                for side in ("client", "server")}),
 ]

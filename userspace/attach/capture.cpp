@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstdarg>
@@ -44,8 +45,14 @@ thread_local std::string libbpf_said;
 
 int remember_libbpf(enum libbpf_print_level level, const char* format, va_list arguments) {
   if (level != LIBBPF_WARN) return 0;
-  char line[512];
-  vsnprintf(line, sizeof(line), format, arguments);
+  // The verifier's log comes as one message, its reason at the end.
+  va_list again;
+  va_copy(again, arguments);
+  const int length = vsnprintf(nullptr, 0, format, again);
+  va_end(again);
+  if (length <= 0) return 0;
+  std::string line(static_cast<size_t>(length), '\0');
+  vsnprintf(line.data(), line.size() + 1, format, arguments);
   constexpr size_t kKeep = 2048;
   libbpf_said += line;
   if (libbpf_said.size() > kKeep) libbpf_said.erase(0, libbpf_said.size() - kKeep);
@@ -68,8 +75,7 @@ Error load_error(int errnum, const Features& features) {
   if (errnum == EPERM && !features.lockdown.empty() && features.lockdown != "none")
     return {what, "kernel lockdown is \"" + features.lockdown +
                       "\": tracing needs \"none\" or \"integrity\""};
-  if (errnum == EPERM || errnum == EACCES)
-    return {what, "run it with sudo (needs CAP_BPF and CAP_PERFMON)"};
+  if (errnum == EPERM) return {what, "run it with sudo (needs CAP_BPF and CAP_PERFMON)"};
   if (errnum == ENOMEM) return {what, "choose a smaller --ring-size, or raise the memory limit"};
   return {what,
           libbpf_said.empty() ? "sigmatrace doctor says what this kernel lacks" : libbpf_said};
@@ -177,7 +183,6 @@ struct Capture::Impl {
   struct HeldLink {
     UprobeLink link;
     pid_t pid;
-    bool at_return;
     bool data_path;
     std::vector<Place> places;
   };
@@ -197,6 +202,19 @@ struct Capture::Impl {
   struct Group;
   std::vector<int> attach_group(const Group& group);
   void close_if(const std::function<bool(const HeldLink&)>& which);
+  // Whether every command of every process is seen in the kernel; BPF relies on it.
+  void set_kernel_control(bool seen) {
+    kernel_control = seen;
+    std::atomic_ref(skeleton->bss->kernel_control).store(seen);
+  }
+  // What BPF remembers of queue pairs is to be looked at again (see epoch and generation in
+  // maps.h).
+  void new_generation() { std::atomic_ref(skeleton->data->generation).fetch_add(1); }
+  void new_epoch() {
+    std::atomic_ref(skeleton->data->epoch).fetch_add(1);
+    new_generation();
+  }
+
   enum class Change { add, pause, resume, probes };
   Status change_target(pid_t pid, Change change);
   Status attach_program(bpf_program* program);
@@ -227,12 +245,14 @@ std::vector<int> Capture::Impl::attach_group(const Group& group) {
     const sigma_function function = group.probes.front()->row->function;
     const bool control = function == SIGMA_FN_EXECUTE_IOCTL || function == SIGMA_FN_CLOSE_DEVICE;
     places.insert(held.begin(), held.end());
-    links.push_back({std::move(link), pid, group.at_return, !control, std::move(held)});
+    links.push_back({std::move(link), pid, !control, std::move(held)});
   };
   auto link_some = [&](std::span<const uint64_t> offsets, std::span<const uint64_t> cookies,
                        UprobeLink& link) {
     if (group.form == LinkForm::perf)
-      return link_uprobe_perf(fd, *group.path, offsets[0], cookies[0], pid, group.at_return, link);
+      return link_uprobe_perf(fd, *group.path, offsets[0],
+                              cookies[0] | static_cast<uint64_t>(pid) << SIGMA_COOKIE_PID_SHIFT, pid,
+                              group.at_return, link);
     UprobeMultiRequest request;
     request.program_fd = fd;
     request.attach_type =
@@ -300,6 +320,7 @@ Result<std::unique_ptr<Capture>> Capture::load(const CaptureOptions& options,
   impl->config = options.config;
   impl->config.has_loop = features.bpf_loop;
   impl->forms = choose_forms(features, options.config);
+  impl->config.has_sessions = impl->forms.with_return == LinkForm::session;
 
   const ListenToLibbpf listen;
   impl->skeleton.reset(sigmatrace_bpf__open());
@@ -334,11 +355,14 @@ Status Capture::Impl::change_target(pid_t pid, Change change) {
     if (change == Change::resume) paused = 0;
     value.flags = changes * SIGMA_TARGET_CHANGE | paused;
   }
-  if (bpf_map_update_elem(map, &key, values.data(), known ? BPF_EXIST : BPF_NOEXIST) == 0)
-    return {};
-  if (errno == EEXIST || errno == ENOENT) return {};  // BPF was first: a fork, an exit
-  if (errno == E2BIG) return Error{"too many processes are traced at once", "narrow the selection"};
-  return Error{fmt::format("process {} cannot be added: {}", pid, errno_text(errno))};
+  const int result = bpf_map_update_elem(map, &key, values.data(), known ? BPF_EXIST : BPF_NOEXIST);
+  const int errnum = errno;
+  new_generation();
+  if (result == 0) return {};
+  if (errnum == EEXIST || errnum == ENOENT) return {};  // BPF was first: a fork, an exit
+  if (errnum == E2BIG)
+    return Error{"too many processes are traced at once", "narrow the selection"};
+  return Error{fmt::format("process {} cannot be added: {}", pid, errno_text(errnum))};
 }
 
 Status Capture::add_target(pid_t pid) {
@@ -351,8 +375,9 @@ Status Capture::pause_target(pid_t pid, bool paused) {
 
 Status Capture::remove_target(pid_t pid) {
   const auto key = static_cast<uint32_t>(pid);
-  if (bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.targets), &key) == 0 || errno == ENOENT)
-    return {};
+  const int result = bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.targets), &key);
+  impl_->new_generation();
+  if (result == 0 || errno == ENOENT) return {};
   return Error{fmt::format("process {} cannot be removed: {}", pid, errno_text(errno))};
 }
 
@@ -469,13 +494,13 @@ Result<ControlHook> Capture::attach_control() {
   if (impl.features.uverbs_fentry) {
     SIGMA_CHECK(impl.attach_program(programs.uverbs_fexit));
     SIGMA_CHECK(impl.attach_program(programs.uverbs_fentry));
-    impl.kernel_control = true;
+    impl.set_kernel_control(true);
     return ControlHook::kernel_fentry;
   }
   if (impl.features.uverbs_kprobe) {
     SIGMA_CHECK(impl.attach_program(programs.uverbs_kretprobe));
     SIGMA_CHECK(impl.attach_program(programs.uverbs_kprobe));
-    impl.kernel_control = true;
+    impl.set_kernel_control(true);
     return ControlHook::kernel_kprobe;
   }
   return Error{"the kernel's ib_uverbs_ioctl cannot be hooked",
@@ -492,32 +517,32 @@ Status Capture::attach_process_events() {
   return impl_->attach_program(programs.process_exit);
 }
 
-// Entries go before returns, so that none is left waiting.
+// All at once: each close waits for grace periods, which the others then share.
 void Capture::Impl::close_if(const std::function<bool(const HeldLink&)>& which) {
-  for (const bool returns : {false, true}) {
-    std::vector<UprobeLink> doomed;
-    std::vector<HeldLink> kept;
-    for (HeldLink& held : links) {
-      if (held.at_return == returns && which(held)) {
-        for (const Place& place : held.places) places.erase(place);
-        doomed.push_back(std::move(held.link));
-      } else {
-        kept.push_back(std::move(held));
-      }
+  std::vector<UprobeLink> doomed;
+  std::vector<HeldLink> kept;
+  for (HeldLink& held : links) {
+    if (which(held)) {
+      for (const Place& place : held.places) places.erase(place);
+      doomed.push_back(std::move(held.link));
+    } else {
+      kept.push_back(std::move(held));
     }
-    links = std::move(kept);
-    close_links(std::move(doomed));
   }
+  links = std::move(kept);
+  close_links(std::move(doomed));
 }
 
 void Capture::detach() {
   impl_->close_if([](const Impl::HeldLink&) { return true; });
   impl_->kernel_links.clear();
-  impl_->kernel_control = false;
+  impl_->set_kernel_control(false);
+  impl_->new_epoch();
 }
 
 void Capture::detach(pid_t pid, bool data_path_only) {
   // A return whose probe is gone leaves its call pending; should the probes come back, it is void.
+  if (!data_path_only) impl_->new_epoch();  // commands go unseen from here on
   (void)impl_->change_target(pid, Impl::Change::probes);
   impl_->close_if([&](const Impl::HeldLink& held) {
     return held.pid == pid && (held.data_path || !data_path_only);

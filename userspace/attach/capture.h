@@ -32,9 +32,13 @@ namespace sigma {
 
 struct CaptureOptions {
   size_t ring_bytes = 8u << 20;  // rounded up to a power of two of pages
-  // has_loop is set by load() from Features; the rest is the caller's.
-  sigma_config config = {
-      .trace_all = 0, .follow_forks = 0, .check_posts = 1, .has_loop = 1, .reserved = {}};
+  // has_loop and has_sessions are set by load() from Features; the rest is the caller's.
+  sigma_config config = {.trace_all = 0,
+                         .follow_forks = 0,
+                         .check_posts = 1,
+                         .has_loop = 1,
+                         .has_sessions = 0,
+                         .reserved = {}};
 };
 
 struct AttachPolicy {
@@ -84,7 +88,7 @@ class Capture {
   Status remove_target(pid_t pid);
   // The governor's switch: a paused process pays for the hit and the filter only.
   Status pause_target(pid_t pid, bool paused);
-  // Probe hits of a process so far; 0 for a stranger.
+  // Probe hits of a process so far, short by up to SIGMA_HITS_BATCH a queue pair; 0 for a stranger.
   uint64_t target_hits(pid_t pid) const;
   // Those in the set now: added by us, by fork (follow_forks), or at the first hit (trace_all).
   std::vector<pid_t> targets() const;

@@ -67,6 +67,9 @@ std::vector<SysfsDevice> rdma_devices() {
     const fs::path path = root / "class/infiniband" / name;
     SysfsDevice device;
     device.name = name;
+    std::error_code error;
+    device.is_virtual = !fs::exists(path / "device", error);
+    device.driver = fs::read_symlink(path / "device/driver", error).filename();
     device.node_guid = first_line(path / "node_guid");
     device.firmware = first_line(path / "fw_ver");
     device.ports = ports_of(path);

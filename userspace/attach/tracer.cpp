@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -18,13 +17,16 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "attach/calibrate.h"
 #include "attach/installed_libraries.h"
 #include "attach/probe_table.h"
+#include "attach/provider_choice.h"
 #include "attach/rdma_netlink.h"
 #include "attach/rdma_sysfs.h"
 #include "base/clock.h"
+#include "decode/uverbs.h"
 
 namespace sigma {
 namespace {
@@ -67,10 +69,6 @@ Result<std::unique_ptr<Tracer>> Tracer::start(const TracerOptions& options, cons
 }
 
 Status Tracer::open() {
-  for (const pid_t pid : options_.pids)
-    if (kill(pid, 0) != 0 && errno == ESRCH)
-      return Error{fmt::format("there is no process {}", pid), "`sigmatrace doctor` and `ps -e` show what runs"};
-
   CaptureOptions capture_options;
   capture_options.ring_bytes = options_.ring_bytes;
   capture_options.config.follow_forks = options_.follow_forks;
@@ -101,7 +99,9 @@ Status Tracer::add_process(pid_t pid) {
   Target target;
   target.pid = pid;
   target.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!target.pidfd) return Error{fmt::format("cannot follow process {}: {}", pid, errno_text(errno))};
+  if (!target.pidfd)
+    return errno == ESRCH ? Error{fmt::format("there is no process {}", pid), "`ps -e` shows what runs"}
+                          : Error{fmt::format("cannot follow process {}: {}", pid, errno_text(errno))};
   target.seccomp = is_seccomp_filtered(pid);
   target.governor = Governor({.budget = options_.budget, .ns_per_hit = ns_per_hit_});
   SIGMA_CHECK(capture_->add_target(pid));
@@ -122,6 +122,7 @@ AttachPolicy Tracer::policy_for(const Target& target) const {
 // Probes every RDMA library that the target maps and that is not probed yet.
 void Tracer::look_at_libraries(Target& target) {
   auto maps = read_maps(target.pid);
+  if (has_exited(target)) return;
   if (!maps.ok()) {
     statements_.push_back(maps.error().what);
     return;
@@ -134,13 +135,18 @@ void Tracer::look_at_libraries(Target& target) {
   std::vector<Found> found;
   std::set<std::pair<dev_t, uint64_t>> seen;
   const pid_t scope = options_.follow_forks ? 0 : target.pid;
+  const std::vector<SysfsDevice> devices = rdma_devices();
   for (const Mapping& mapping : *maps) {
     if (!mapping.executable || mapping.inode == 0 || !seen.emplace(mapping.device, mapping.inode).second) continue;
     auto path = reachable_path(target.pid, mapping);
     if (!path.ok()) continue;
     const LibraryKind kind = resolver_.classify(*path);
-    if (kind == LibraryKind::other) continue;
-    found.push_back({{scope, mapping.device, mapping.inode}, *path, mapping.path, kind});
+    // libibverbs maps every provider it has while it looks for the one that fits.
+    if (kind == LibraryKind::other || (kind == LibraryKind::provider && !may_serve(mapping.path, devices))) continue;
+    // Device and inode as stat() tells them: on overlayfs the maps name another device.
+    struct stat status;
+    if (stat(path->c_str(), &status) != 0) continue;
+    found.push_back({{scope, status.st_dev, status.st_ino}, *path, mapping.path, kind});
   }
   std::string libibverbs;
   bool has_provider = false;
@@ -152,10 +158,8 @@ void Tracer::look_at_libraries(Target& target) {
   // Providers come with the first ibv_get_device_list: probes on the installed ones are in place before.
   if (!has_provider) attach_installed(target);
   target.waiting = libibverbs.empty();
-  if (has_provider && !target.scanned) {
-    target.scanned = true;
-    find_older_objects(target, libibverbs);
-  }
+  // Only what was there at the first look can be older than the attach.
+  if (!std::exchange(target.looked, true) && has_provider) find_older_objects(target, libibverbs);
 }
 
 // Probes the files that the target would map, in its own root, before it does: no race.
@@ -163,24 +167,23 @@ void Tracer::attach_installed(Target& target) {
   const std::string root = fmt::format("/proc/{}/root", target.pid);
   const InstalledLibraries installed = installed_libraries(root);
   const pid_t scope = options_.follow_forks ? 0 : target.pid;
-  std::vector<std::string> files = installed.providers;
+  const std::vector<SysfsDevice> devices = rdma_devices();
+  std::vector<std::string> files;
+  for (const std::string& provider : installed.providers)
+    if (may_serve(provider, devices)) files.push_back(provider);
   if (!installed.libibverbs.empty()) files.push_back(installed.libibverbs);
   for (const std::string& path : files) {
     struct stat status;
     if (stat(path.c_str(), &status) != 0) continue;
-    attach_file(target, path, installed.libibverbs, {scope, status.st_dev, status.st_ino}, {});
+    attach_file(target, path, installed.libibverbs, {scope, status.st_dev, status.st_ino}, path.substr(root.size()));
   }
 }
 
 void Tracer::attach_file(Target& target, const std::string& path, const std::string& libibverbs, const FileKey& key,
                          std::string mapped_as) {
-  if (!attached_.insert(key).second) {
-    for (TracedLibrary& library : libraries_)
-      if (library.pid == key.pid && library.plan->path == path && library.mapped_as.empty())
-        library.mapped_as = std::move(mapped_as);
-    return;
-  }
+  if (!attached_.insert(key).second) return;
   auto plan = resolver_.plan(path, libibverbs, mapped_as);
+  if (has_exited(target)) return;  // what fails now fails because the process is gone
   if (!plan.ok()) {
     ++counters_.libraries_unresolved;
     statements_.push_back(fmt::format("{}: {}", path, plan.error().what));
@@ -193,6 +196,12 @@ void Tracer::attach_file(Target& target, const std::string& path, const std::str
 void Tracer::attach_plan(Target& target, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
                          std::string mapped_as) {
   AttachReport report = capture_->attach(*plan, scope, policy_for(target));
+  if (!report.failed.empty() && has_exited(target)) return;
+  for (const FailedProbe& probe : report.failed)
+    statements_.push_back(fmt::format("{}: {} is not probed: {}", plan->name, to_string(probe.function), probe.reason));
+  for (const FailedProbe& probe : report.without_return)
+    statements_.push_back(fmt::format("{}: the return of {} is not seen: {}", plan->name, to_string(probe.function),
+                                      probe.reason));
   counters_.functions_unresolved += plan->unresolved.size();
   counters_.probes_failed += report.failed.size();
   counters_.return_probes_refused += report.without_return.size();
@@ -202,6 +211,7 @@ void Tracer::attach_plan(Target& target, const std::shared_ptr<const LibraryPlan
 // Objects made before the attach: what the heap holds, and the peers that the kernel knows.
 void Tracer::find_older_objects(Target& target, const std::string& libibverbs) {
   auto objects = find_live_objects(target.pid, {});
+  if (has_exited(target)) return;
   if (!objects.ok()) {
     statements_.push_back(fmt::format("process {}: objects made before the attach are unknown: {}", target.pid,
                                       objects.error().what));
@@ -209,6 +219,14 @@ void Tracer::find_older_objects(Target& target, const std::string& libibverbs) {
   }
   if (!objects->totals.complete)
     statements_.push_back(fmt::format("process {}: only a part of its memory was searched for older objects", target.pid));
+  for (const LiveContext& context : objects->contexts)
+    if (context.inherited)
+      counters_.qps_inherited += static_cast<uint64_t>(
+          std::count_if(objects->qps.begin(), objects->qps.end(),
+                        [&](const LiveQp& qp) { return qp.context == context.address; }));
+  if (objects->ambiguous > 0)
+    statements_.push_back(fmt::format("process {}: {} older objects could not be told from freed ones and are left out",
+                                      target.pid, objects->ambiguous));
   attach_live_functions(target, *objects, libibverbs);
   for (const auto& record : to_records(*objects, monotonic_now_ns())) push(record);
   if (!objects->qps.empty()) find_peers(target.pid);
@@ -251,6 +269,10 @@ void Tracer::find_peers(pid_t pid) {
     statements_.push_back("peers of queue pairs made before the attach are unknown: " + resources.error().what);
     return;
   }
+  if (const size_t kernel = resources->kernel_qps(); kernel > 0 && kernel_qps_ != kernel) {
+    kernel_qps_ = kernel;
+    statements_.push_back(fmt::format("{} queue pairs of kernel users (NVMe-oF, Lustre, ...) are not traced", kernel));
+  }
   const auto wanted = static_cast<uint32_t>(pid);
   for (const sigma_qp_peer& peer : peer_records(*resources, std::span(&wanted, 1), monotonic_now_ns()))
     push(std::as_bytes(std::span(&peer, 1)));
@@ -263,7 +285,22 @@ void Tracer::on_ring_record(std::span<const std::byte> record) {
   const auto* header = reinterpret_cast<const sigma_header*>(record.data());
   if (header->type == SIGMA_PROCESS && record.size() >= sizeof(sigma_process))
     on_process(*reinterpret_cast<const sigma_process*>(record.data()));
+  else if (header->type == SIGMA_UVERBS)
+    note_doorbell(record);
   push(record);
+}
+
+// mlx5: from here on BPF reads where each post to a new queue pair begins. At once, before the record
+// has waited for its turn: a queue pair that posts sooner goes without indices so long.
+void Tracer::note_doorbell(std::span<const std::byte> record) {
+  const auto command = UverbsCommand::parse(record);
+  if (!command) return;
+  const auto facts = decode_uverbs(*command);
+  if (!facts || facts->failed || facts->object != UverbsObject::qp || facts->action != UverbsAction::create) return;
+  if (!facts->doorbell_addr || !facts->user_handle || !facts->qp_num) return;
+  const auto pid = static_cast<pid_t>(command->header().h.pid);
+  if (auto set = capture_->set_doorbell(pid, *facts->user_handle, *facts->qp_num, *facts->doorbell_addr); !set.ok())
+    statements_.push_back("without the indices of its requests: " + set.error().what);
 }
 
 void Tracer::on_process(const sigma_process& record) {
@@ -285,10 +322,16 @@ Status Tracer::poll() {
   }
   const uint64_t now_ns = monotonic_now_ns();  // before the drain: see Reorder::release
   SIGMA_ASSIGN(last_drained_, ring_->drain());
-  if (watch_)
+  if (watch_) {
     watch_->read([this](const LibraryEvent& event) {
       if (targets_.contains(event.pid)) rescan_.insert(event.pid);
     });
+    // After a loss nobody knows which process mapped what.
+    if (watch_->lost() != watch_losses_) {
+      watch_losses_ = watch_->lost();
+      for (const auto& [pid, target] : targets_) rescan_.insert(pid);
+    }
+  }
   for (const pid_t pid : std::exchange(rescan_, {})) {
     auto it = targets_.find(pid);
     if (it != targets_.end() && !it->second.ended)
@@ -340,10 +383,14 @@ void Tracer::switch_data_path(Target& target, bool on) {
       library.report = capture_->attach(*library.plan, library.pid, policy_for(target));
 }
 
+bool Tracer::has_exited(const Target& target) {
+  pollfd waiter{target.pidfd.get(), POLLIN, 0};
+  return ::poll(&waiter, 1, 0) == 1;
+}
+
 void Tracer::notice_ends() {
   for (auto& [pid, target] : targets_) {
-    pollfd waiter{target.pidfd.get(), POLLIN, 0};
-    if (::poll(&waiter, 1, 0) != 1) continue;
+    if (!has_exited(target)) continue;
     if (!target.ended && !process_events_) {
       sigma_process exit{};
       exit.h = {monotonic_now_ns(), SIGMA_PROCESS, sizeof exit, 0, static_cast<__u32>(pid), 0};
@@ -405,6 +452,7 @@ void Tracer::add_to(Counters& counters) const {
   counters.functions_unresolved += counters_.functions_unresolved;
   counters.probes_failed += counters_.probes_failed;
   counters.return_probes_refused += counters_.return_probes_refused;
+  counters.qps_inherited += counters_.qps_inherited;
   const uint64_t now_ns = monotonic_now_ns();
   for (const auto& [pid, target] : targets_) {
     counters.governor_pauses += target.governor.pauses();

@@ -53,7 +53,7 @@ struct TracerOptions {
 // One file's probes in one process (pid 0: in all).
 struct TracedLibrary {
   pid_t pid = 0;
-  std::string mapped_as;  // the path that the target maps; "" when not mapped yet
+  std::string mapped_as;  // the path as the target sees it
   std::shared_ptr<const LibraryPlan> plan;
   AttachReport report;
 };
@@ -91,7 +91,7 @@ class Tracer {
     Fd pidfd;
     bool seccomp = false;           // its system calls are filtered
     bool waiting = true;            // has mapped no RDMA library yet
-    bool scanned = false;           // objects older than the attach were looked for
+    bool looked = false;            // its libraries were looked at before
     bool ended = false;
     Governor governor{GovernorOptions{}};
   };
@@ -115,11 +115,13 @@ class Tracer {
   bool is_probed(const std::string& path, const ResolvedFunction& function) const;
   void find_peers(pid_t pid);
   void on_ring_record(std::span<const std::byte> record);
+  void note_doorbell(std::span<const std::byte> record);
   void on_process(const sigma_process& record);
   void push(std::span<const std::byte> record);
   void govern(Target& target, uint64_t now_ns);
   void switch_data_path(Target& target, bool on);
   void notice_ends();
+  static bool has_exited(const Target& target);
   void announce();
   AttachPolicy policy_for(const Target& target) const;
 
@@ -141,6 +143,8 @@ class Tracer {
   double ns_per_hit_ = 1000;
   uint64_t last_care_ns_ = 0;
   size_t last_drained_ = 0;
+  uint64_t watch_losses_ = 0;
+  size_t kernel_qps_ = 0;
   bool stopped_ = false;
   Counters counters_;
   std::vector<std::string> statements_;

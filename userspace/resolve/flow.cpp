@@ -132,8 +132,7 @@ Flow::Value Flow::shift(Value value, int64_t by) {
   std::vector<Atom> atoms;
   for (Atom atom : sets_[value])
     if (atom.kind != Atom::import) {
-      atom.value =
-          static_cast<int64_t>(static_cast<uint64_t>(atom.value) + static_cast<uint64_t>(by));
+      atom.value = wrapping_add(atom.value, by);
       atoms.push_back(atom);
     }
   std::sort(atoms.begin(), atoms.end());
@@ -178,10 +177,7 @@ Flow::Value Flow::load(const State& state, const Operand& memory, int64_t at) {
   Value base = state.general[memory.base];
   Value from_stack = 0;
   for (const Atom& atom : sets_[base]) {
-    // Unsigned: displacements come from the file, and their sum may wrap.
-    auto place =
-        static_cast<int64_t>(static_cast<uint64_t>(atom.value) +
-                             static_cast<uint64_t>(memory.value) + static_cast<uint64_t>(at));
+    auto place = wrapping_add(wrapping_add(atom.value, memory.value), at);
     if (atom.kind == Atom::argument && place >= INT32_MIN && place <= INT32_MAX)
       atoms.push_back({Atom::loaded, atom.index, static_cast<int32_t>(place), 0});
     if (atom.kind == Atom::stack)
@@ -205,9 +201,7 @@ void Flow::store(State& state, const Instruction& instruction, const Operand& me
   for (const Atom& atom : bases) {
     if (atom.kind != Atom::stack) continue;
     on_stack = true;
-    auto place =
-        static_cast<int64_t>(static_cast<uint64_t>(atom.value) +
-                             static_cast<uint64_t>(memory.value) + static_cast<uint64_t>(at));
+    auto place = wrapping_add(wrapping_add(atom.value, memory.value), at);
     auto slot = state.slots.find(place);
     if (slot != state.slots.end())
       slot->second = bases.size() == 1 ? value : unite(slot->second, value);
@@ -215,10 +209,8 @@ void Flow::store(State& state, const Instruction& instruction, const Operand& me
       state.slots.emplace(place, value);
   }
   if (visitor && !on_stack)
-    visitor->on_store(
-        instruction, bases, memory.base,
-        static_cast<int64_t>(static_cast<uint64_t>(memory.value) + static_cast<uint64_t>(at)),
-        sets_[value]);
+    visitor->on_store(instruction, bases, memory.base, wrapping_add(memory.value, at),
+                      sets_[value]);
 }
 
 Flow::Value Flow::source(const State& state, const Operand& operand) {

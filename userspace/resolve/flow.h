@@ -33,6 +33,11 @@ struct Atom {
   auto operator<=>(const Atom&) const = default;
 };
 
+// Displacements and constants come from the file: their sums may wrap, and must not be undefined.
+inline int64_t wrapping_add(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+
 class FlowVisitor {
  public:
   virtual ~FlowVisitor() = default;

@@ -98,7 +98,7 @@ class SetOpsVisitor : public FlowVisitor {
     const Atom &stored = value[0], &into = base[0];
     if (stored.kind != Atom::loaded || stored.index != 1 || stored.value != 0) return;
     if (stored.offset < 0 || stored.offset % 8 || stored.offset >= kMaxSlots * 8) return;
-    int64_t place = into.value + displacement;
+    int64_t place = wrapping_add(into.value, displacement);
     if (place < 0 || place > 1 << 20 || into.index != 0) return;
     if (into.kind == Atom::argument) public_stores[stored.offset].insert(static_cast<int>(place));
     if (into.kind == Atom::loaded)
@@ -180,7 +180,7 @@ Result<OpsOrder> derive(Code& code) {
     if (to - from != distance) return unsure(elf, "the private copy is not in the table's order");
     last = std::max(last, from);
   }
-  int context = most->first + kPrivBelowContext;
+  int64_t context = int64_t{most->first} + kPrivBelowContext;
 
   OpsOrder order;
   order.derived = true;

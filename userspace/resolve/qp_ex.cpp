@@ -41,7 +41,7 @@ class StoreVisitor : public FlowVisitor {
       auto address = static_cast<uint64_t>(atom.value);
       if (atom.kind != Atom::address || !elf_.function_at(address)) continue;
       bool argument = base.size() == 1 && base[0].kind == Atom::argument;
-      int64_t distance = displacement + (argument ? base[0].value : 0);
+      int64_t distance = wrapping_add(displacement, argument ? base[0].value : 0);
       if (distance < 0 || distance >= kMaxQpBytes || distance % 8) continue;
       auto key = argument ? std::pair(true, base[0].index) : std::pair(false, base_register);
       stores[key][distance].insert(address);

@@ -20,6 +20,7 @@ void WorkQueue::push(Pending&& pending) {
   if (flagged && !saw_flagged_) evidence_.reset();
   saw_flagged_ |= flagged;
   if (signalled(pending).value_or(!saw_flagged_)) evidence_.posted(pending.wr_id);
+  if (side_ == Queue::send && !sq_sig_all_ && ++excess_ > kMaxDepth) sq_sig_all_ = false;
 
   ring_[(begin_ + size_) & (ring_.size() - 1)] = std::move(pending);
   ++size_;
@@ -72,12 +73,13 @@ bool WorkQueue::contains(uint64_t wr_id) const {
 }
 
 WorkQueue::Match WorkQueue::match_success(uint64_t wr_id) {
+  if (excess_ > 0) --excess_;
   return settle(size_ != 0 && certain(0) ? match_in_order(wr_id) : match_by_id(wr_id));
 }
 
 WorkQueue::Match WorkQueue::settle(Match match) {
   if (match.kind == Match::found) {
-    if (match.ambiguous) set_doubtful();
+    if (match.ambiguous && !match.by_flag) set_doubtful();
   } else if (evicted_ != 0) {
     --evicted_;
     match.kind = Match::evicted;
@@ -99,8 +101,13 @@ WorkQueue::Match WorkQueue::match_in_order(uint64_t wr_id) {
     } else if (!signalled) {
       if (same && !maybe) maybe = i;
     } else if (same) {
-      if (maybe) return {Match::found, i, true};  // either may be meant
-      if (!passed) learn_signalling(i);
+      if (!maybe && !passed && !assumed_flags_) learn_signalling(i);
+      if (maybe || assuming_flags()) {
+        // Either may be meant. Programs that flag some requests have not asked for sq_sig_all;
+        // whether this was right, and with it what is left in the queue, shows later.
+        assumed_flags_ = true;
+        return {.kind = Match::found, .index = i, .ambiguous = true, .by_flag = true};
+      }
       return {Match::found, i, passed};
     } else if (maybe) {
       break;  // no flagged request before this one could be meant
@@ -109,9 +116,9 @@ WorkQueue::Match WorkQueue::match_in_order(uint64_t wr_id) {
     }
   }
   if (!maybe) return {};
-  const bool first = *maybe == 0;
-  if (first) sq_sig_all_ = true;  // an unflagged request has completed
-  return {Match::found, *maybe, !first};
+  const bool certain = *maybe == 0 && !assumed_flags_;
+  if (*maybe == 0) sq_sig_all_ = true;  // an unflagged request has completed
+  return {Match::found, *maybe, !certain};
 }
 
 // A request completed: those before it that were not flagged, and did not, are not signalled.
@@ -151,7 +158,7 @@ WorkQueue::Match WorkQueue::match_error(uint64_t wr_id) {
     }
     if (const auto i = find(wr_id, 0, end)) {
       const bool several = find(wr_id, *i + 1, end).has_value();
-      match = {Match::found, *i, several};
+      match = {Match::found, *i, several || assuming_flags()};
     } else if (const auto later = find(wr_id, end, size_)) {
       match = {Match::found, *later, true};
     }

@@ -55,6 +55,7 @@ class WorkQueue {
     size_t index = 0;
     bool ambiguous = false;
     bool in_error = false;  // before this completion: then all before `index` had their own
+    bool by_flag = false;   // ambiguous only as sq_sig_all is unknown: the flagged one was taken
   };
   Match match_success(uint64_t wr_id);
   Match match_error(uint64_t wr_id);
@@ -79,8 +80,11 @@ class WorkQueue {
 
  private:
   static constexpr uint64_t kAll = ~uint64_t{0};
+  // No provider gives a send queue more entries (mlx5: 32,768; bnxt_re: 65,535).
+  static constexpr uint64_t kMaxDepth = 65536;
 
   bool certain(size_t i) const { return first_number_ + i < certain_end_; }
+  bool assuming_flags() const { return assumed_flags_ && !sq_sig_all_; }
   Match settle(Match match);
   Match match_in_order(uint64_t wr_id);
   Match match_by_id(uint64_t wr_id);
@@ -89,8 +93,11 @@ class WorkQueue {
 
   Queue side_;
   bool in_error_ = false;
-  bool saw_flagged_ = false;  // a request with IBV_SEND_SIGNALED
+  bool saw_flagged_ = false;    // a request with IBV_SEND_SIGNALED
+  bool assumed_flags_ = false;  // a match was made by_flag
   std::optional<bool> sq_sig_all_;
+  // Posts less completions, while sq_sig_all is unknown: were it set, so many would be outstanding.
+  uint64_t excess_ = 0;
   std::vector<Pending> ring_;  // a power of two
   size_t begin_ = 0, size_ = 0;
   uint64_t first_number_ = 0;    // requests are numbered in posting order; of the oldest

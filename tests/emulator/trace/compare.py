@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Trace = oracle minus declared gaps, field by field.
+
+Per queue pair, over all its lives in order: the trace's send operations are the WQEs that the device fetched, and
+its receives are the CQEs of receives that the device wrote. What the trace leaves empty must be something that it
+may not know; what the program never polled may stand as unfinished, at the end of a life only.
+"""
+import collections
+import ipaddress
+import os
+
+import oracle
+from traced_run import Failed
+
+OPCODES = {"SEND": "send", "SEND_IMM": "send_with_imm", "SEND_INVAL": "send_with_inv", "RDMA_WRITE": "rdma_write",
+           "RDMA_WRITE_IMM": "rdma_write_with_imm", "RDMA_READ": "rdma_read", "ATOMIC_CS": "atomic_cmp_and_swp",
+           "ATOMIC_FA": "atomic_fetch_and_add"}
+REMOTE = {"RDMA_WRITE", "RDMA_WRITE_IMM", "RDMA_READ", "ATOMIC_CS", "ATOMIC_FA"}
+IMMEDIATE = {"SEND_IMM", "RDMA_WRITE_IMM"}
+# MLX5_CQE_SYNDROME_* and what verbs make of them.
+STATUS = {0x00: "success", 0x01: "loc_len_err", 0x02: "loc_qp_op_err", 0x04: "loc_prot_err", 0x05: "wr_flush_err",
+          0x06: "mw_bind_err", 0x10: "bad_resp_err", 0x11: "loc_access_err", 0x12: "rem_inv_req_err",
+          0x13: "rem_access_err", 0x14: "rem_op_err", 0x15: "retry_exc_err", 0x16: "rnr_retry_exc_err",
+          0x22: "rem_abort_err"}
+RECEIVES = {"RESP_WR_IMM": "recv_rdma_with_imm", "RESP_SEND": "recv", "RESP_SEND_IMM": "recv", "RESP_SEND_INV": "recv",
+            "RESP_ERR": "recv"}
+UD, RC = 4, 2  # enum ibv_qp_type
+
+
+class Expected:
+    """One process's queue pairs as the device saw them, by (device, qpn)."""
+
+    def __init__(self):
+        self.sends = collections.defaultdict(list)     # WQEs, over all lives
+        self.own_cqe = {}                              # (device, qpn, life, position): CQE
+        self.receives = collections.defaultdict(list)  # CQEs
+        self.types, self.peers = {}, {}                # by (device, qpn, life)
+
+
+def read_expected(directory):
+    """By process id."""
+    processes = collections.defaultdict(Expected)
+    for record in oracle.records(directory, {"send_wqe", "cqe", "qp"}):
+        process = processes[record.pid]
+        queue = (record.device, record.qpn)
+        if record.type == "send_wqe":
+            process.sends[queue].append(record)
+        elif record.type == "cqe":
+            if oracle.CQE_OPCODES[record.opcode] in ("REQ", "REQ_ERR"):
+                process.own_cqe[(*queue, record.life, record.wqe_position)] = record
+            else:
+                process.receives[queue].append(record)
+        else:
+            process.types[(*queue, record.life)] = record.qp_type
+            if record.peer_qpn:
+                process.peers[(*queue, record.life)] = record
+    return processes
+
+
+def device_index(row):
+    return int(row["device"].rsplit("_", 1)[1]) if row["device"] else None
+
+
+def by_queue(rows, side):
+    queues = collections.defaultdict(list)
+    for row in rows:
+        if row["queue"] == side:
+            key = (int(row["pid"]), device_index(row), int(row["qp_num"]) if row["qp_num"] else None)
+            queues[key].append(row)
+    return queues
+
+
+def address_of(text):
+    """A peer as the trace writes it: a LID, a GID, or None."""
+    if not text:
+        return None
+    return int(text) if text.isdigit() else ipaddress.IPv6Address(text)
+
+
+def device_addresses(directory):
+    """By device index: its LID and GIDs."""
+    addresses = []
+    base = os.path.join(directory, "sys/class/infiniband")
+    for name in sorted(os.listdir(base), key=lambda n: int(n.rsplit("_", 1)[1])):
+        port = os.path.join(base, name, "ports/1")
+        with open(os.path.join(port, "lid"), encoding="ascii") as file:
+            own = {int(file.read(), 0)} - {0}
+        for gid in os.listdir(os.path.join(port, "gids")):
+            with open(os.path.join(port, "gids", gid), encoding="ascii") as file:
+                own.add(ipaddress.IPv6Address(file.read().strip()))
+        addresses.append(own)
+    return addresses
+
+
+class Comparison:
+    """`unfinished`: the program leaves completions unpolled. `ambiguous`: matches may be marked so."""
+
+    def __init__(self, trace, unfinished=False, ambiguous=False):
+        self.trace, self.unfinished, self.ambiguous = trace, unfinished, ambiguous
+        self.addresses = device_addresses(trace.directory)
+        self.differences = []
+        self.counts = collections.Counter()
+
+    def differ(self, what):
+        self.differences.append(what)
+
+    def run(self):
+        expected = read_expected(self.trace.directory)
+        sends, receives = by_queue(self.trace.rows, "send"), by_queue(self.trace.rows, "recv")
+        seen = set()
+        for pid, process in expected.items():
+            for queue in sorted(set(process.sends) | set(process.receives)):
+                key = (pid, *queue)
+                seen.add(key)
+                self.compare_sends(key, process, sends.get(key, []))
+                self.compare_receives(key, process, receives.get(key, []))
+        for key in set(sends) - seen:
+            self.differ(f"{key}: {len(sends[key])} send operations of a queue pair that sent nothing: {sends[key][0]}")
+        for key in set(receives) - seen:
+            done = [row for row in receives[key] if row["status"] != "unfinished"]
+            if done:
+                self.differ(f"{key}: {len(done)} receives of a queue pair that received nothing: {done[0]}")
+        self.check_coverage()
+        if self.differences:
+            shown = "\n".join(self.differences[:12])
+            raise Failed(f"{len(self.differences)} differences:\n{shown}\nsigmatrace said:\n{self.trace.said[-3000:]}")
+        return self.counts
+
+    # ---- sends
+
+    def compare_sends(self, key, process, rows):
+        wqes = [wqe for wqe in process.sends.get(key[1:], []) if oracle.WQE_OPCODES.get(wqe.opcode) != "NOP"]
+        if len(rows) != len(wqes):
+            self.differ(f"{key}: {len(rows)} send operations, the device fetched {len(wqes)}")
+            return
+        concurrent = any("concurrent" in row["flags"] for row in rows)
+        if concurrent:  # threads posting at once: which came first is not known, what they posted is
+            wanted = collections.Counter(self.posted(wqe) for wqe in wqes)
+            got = collections.Counter(self.row_posted(row, wqe) for row, wqe in zip(rows, wqes))
+            if wanted != got:
+                self.differ(f"{key}: {got - wanted} instead of {wanted - got}")
+            self.counts["concurrent"] += sum("concurrent" in row["flags"] for row in rows)
+        ends = self.unfinished_may_begin(rows, wqes)
+        for i, (row, wqe) in enumerate(zip(rows, wqes)):
+            problems = [] if concurrent else self.compare_fields(row, wqe)
+            problems += self.compare_common(key, process, row, wqe)
+            problems += self.compare_completion(process, row, wqe, may_be_unfinished=i >= ends[wqe.life])
+            if problems:
+                self.differ(f"{key} operation {i} of {len(rows)}: {'; '.join(problems)}\n    {compact(row)}\n    {wqe}")
+            self.counts["sends"] += 1
+
+    @staticmethod
+    def unfinished_may_begin(rows, wqes):
+        """By life: from where on all its operations are unfinished."""
+        ends = {}
+        for i in reversed(range(len(rows))):
+            life = wqes[i].life
+            if rows[i]["status"] != "unfinished":
+                ends[life] = max(ends.get(life, 0), i + 1)
+            else:
+                ends.setdefault(life, 0)
+        return ends
+
+    @staticmethod
+    def posted(wqe):
+        """What the program said. Times, order and completion are not part of it."""
+        name = oracle.WQE_OPCODES[wqe.opcode]
+        remote = name in REMOTE
+        return (OPCODES.get(name, name), wqe.bytes, wqe.remote_address if remote else None, wqe.rkey if remote else None,
+                None if wqe.is_inline or not wqe.segments else wqe.lkey, wqe.immediate if name in IMMEDIATE else None,
+                bool(wqe.is_inline), oracle.signaled(wqe))
+
+    @staticmethod
+    def row_posted(row, wqe):
+        hexadecimal = lambda name: int(row[name], 16) if row[name] else None  # noqa: E731
+        key = None if wqe.is_inline or not wqe.segments else hexadecimal("lkey")
+        return (row["opcode"], int(row["bytes"]) if row["bytes"] else None, hexadecimal("remote_addr"), hexadecimal("rkey"), key,
+                int(row["imm"]) if row["imm"] else None, row["inline"] == "yes", {"yes": True, "no": False}.get(row["signaled"]))
+
+    def compare_fields(self, row, wqe):
+        names = ("opcode", "bytes", "remote_addr", "rkey", "lkey", "imm", "inline", "signaled")
+        problems = [f"{name} {got!r}, expected {wanted!r}"
+                    for name, got, wanted in zip(names, self.row_posted(row, wqe), self.posted(wqe)) if got != wanted]
+        if not wqe.is_inline and wqe.segments and int(row["local_addr"] or "0", 16) != wqe.local_address:
+            problems.append(f"local_addr {row['local_addr']}, expected {wqe.local_address:#x}")
+        return problems
+
+    def compare_common(self, key, process, row, wqe):
+        problems = []
+        flags = set(row["flags"].split())
+        if row["index"]:
+            self.counts["indexed"] += 1
+            if "concurrent" not in flags and int(row["index"]) & 0xFFFF != wqe.position & 0xFFFF:
+                problems.append(f"index {row['index']}, expected {wqe.position & 0xFFFF}")
+        if "ambiguous" in flags and not self.ambiguous:
+            problems.append("ambiguous")
+        if "truncated" in flags:
+            problems.append("truncated")
+        life = (*key[1:], wqe.life)
+        if process.types.get(life) == UD:
+            if row["peer_qp_num"] != str(wqe.destination_qpn):
+                problems.append(f"peer_qp_num {row['peer_qp_num']}, expected {wqe.destination_qpn}")
+            # mlx5 makes the address handles of InfiniBand ports without any command: a declared gap.
+            addresses = self.addresses[wqe.destination_device]
+            on_infiniband = any(isinstance(address, int) for address in addresses)
+            peer = address_of(row["peer"])
+            if peer not in addresses and not (peer is None and on_infiniband):
+                problems.append(f"peer {row['peer']}, expected one of {addresses}")
+        elif life in process.peers:
+            peer = process.peers[life]
+            if row["peer_qp_num"] != str(peer.peer_qpn):
+                problems.append(f"peer_qp_num {row['peer_qp_num']}, expected {peer.peer_qpn}")
+            wanted = {ipaddress.IPv6Address(peer.peer_gid)} | ({peer.peer_lid} if peer.peer_lid else set())
+            if address_of(row["peer"]) not in wanted:
+                problems.append(f"peer {row['peer']}, expected one of {wanted}")
+        return problems
+
+    def compare_completion(self, process, row, wqe, may_be_unfinished):
+        cqe = process.own_cqe.get((wqe.device, wqe.qpn, wqe.life, wqe.position))
+        if row["status"] == "unfinished":
+            self.counts["unfinished"] += 1
+            if self.unfinished and may_be_unfinished:
+                return []
+            return ["unfinished"] if cqe else ["unfinished, and it should be inferred"]
+        if cqe is None:  # a later completion stands for it
+            self.counts["inferred"] += 1
+            return [] if (row["status"], row["complete_source"]) == ("success", "inferred") else \
+                [f"{row['status']} by {row['complete_source']}, expected success, inferred"]
+        problems = []
+        if row["status"] != STATUS[cqe.syndrome]:
+            problems.append(f"status {row['status']}, expected {STATUS[cqe.syndrome]}")
+        if cqe.syndrome and row["vendor_err"] != str(cqe.vendor_syndrome):
+            problems.append(f"vendor_err {row['vendor_err']}, expected {cqe.vendor_syndrome}")
+        if row["complete_source"] != "poll":
+            problems.append(f"complete_source {row['complete_source']}")
+        return problems
+
+    # ---- receives
+
+    def compare_receives(self, key, process, rows):
+        cqes = process.receives.get(key[1:], [])
+        rows = [row for row in rows if row["status"] != "unfinished"]
+        if len(rows) > len(cqes) or (len(rows) < len(cqes) and not self.unfinished):
+            self.differ(f"{key}: {len(rows)} receives, the device completed {len(cqes)}")
+            return
+        for i, (row, cqe) in enumerate(zip(rows, cqes)):
+            name = oracle.CQE_OPCODES[cqe.opcode]
+            wanted = {"status": STATUS[cqe.syndrome], "opcode": RECEIVES[name]}
+            if cqe.syndrome == 0:
+                wanted["bytes"] = str(cqe.bytes)
+                if name in ("RESP_WR_IMM", "RESP_SEND_IMM"):
+                    wanted["imm"] = str(cqe.immediate)
+                if process.types.get((*key[1:], cqe.life)) == UD:
+                    wanted["peer_qp_num"] = str(cqe.remote_qpn)
+            problems = [f"{name} {row[name]!r}, expected {value!r}" for name, value in wanted.items() if row[name] != value]
+            if problems:
+                self.differ(f"{key} receive {i}: {'; '.join(problems)}\n    {compact(row)}\n    {cqe}")
+            self.counts["receives"] += 1
+
+    # ---- the coverage statement
+
+    def check_coverage(self):
+        counters = self.trace.counters
+        for name in ("records_dropped", "records_malformed", "work_requests_omitted", "completions_omitted", "reads_unreadable",
+                     "calls_not_tracked", "uverbs_undecoded", "uverbs_truncated", "operations_evicted", "completions_unmatched",
+                     "qps_older_than_attach", "governor_pauses", "completions_without_post", "rows_lost", "probes_failed"):
+            if counters[name]:
+                self.differ(f"{name}: {counters[name]}")
+        if counters["records_attempted"] != counters["records_consumed"]:
+            self.differ(f"{counters['records_attempted']} records made, {counters['records_consumed']} consumed")
+        unfinished = sum(row["status"] == "unfinished" for row in self.trace.rows)
+        for name, wanted in (("rows_written", len(self.trace.rows)), ("unfinished", unfinished),
+                             ("inferred", sum(row["complete_source"] == "inferred" for row in self.trace.rows))):
+            if counters[name] != wanted:
+                self.differ(f"{name}: {counters[name]}, the rows say {wanted}")
+
+
+def compact(row):
+    return {name: value for name, value in row.items() if value and name not in ("node", "time_ns", "complete_ns", "comm", "tid")}

@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""What sigmatrace says of real applications on emulated devices, against what the devices did.
+
+    trace_test.py --list
+    trace_test.py NAME --sigmatrace FILE --workloads DIR       (the library by SIGMA_CONNECTX_LIBRARY)
+
+Each test is a row of TESTS: how to run, and what must hold beyond trace = oracle (compare.py).
+"""
+import argparse
+import collections
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+import oracle  # noqa: E402
+from compare import Comparison  # noqa: E402
+from traced_run import Failed, remove, run_traced  # noqa: E402
+
+
+class Test:
+    """`least`: send operations; `check(trace, counts)`: what else must hold. The rest as for Comparison."""
+
+    def __init__(self, run_options, command, least, check=None, trace_options=(), **comparison):
+        self.run_options, self.command, self.least = run_options, command, least
+        self.check, self.trace_options, self.comparison = check, trace_options, comparison
+
+
+def require(good, what):
+    if not good:
+        raise Failed(what)
+
+
+def pair(command, least, *options, check=None, **comparison):
+    """Server and client with the same arguments."""
+    words = command.split()
+    server = f"{words[0]} -p {{port}} {' '.join(words[1:])}"
+    return Test(["--server", server, *options], [words[0], "-p", "{port}", *words[1:], "localhost"], least, check, **comparison)
+
+
+def single(command, least, *options, check=None, **more):
+    return Test(list(options), command.split(), least, check, **more)
+
+
+def ucx(tls, least):
+    """UCX ends its queue pairs with completions that nobody polls."""
+    environment = ["--env", f"UCX_TLS={tls}", "--env", "UCX_NET_DEVICES=mlx5_0:1"]
+    client = "ucx_perftest -p {port} -t tag_lat -s 8 -n 300 -w 10 localhost".split()
+    return Test(["--server", "ucx_perftest -p {port}", *environment], client, least, unfinished=True)
+
+
+def mpi(ranks, tls, least):
+    command = ("mpirun --allow-run-as-root --oversubscribe -np {} --mca pml ucx --mca osc ucx --mca btl ^openib "
+               "{{workloads}}/mpi_check").format(ranks).split()
+
+    def check(trace, _):
+        senders = {row["pid"] for row in trace.rows if row["queue"] == "send"}
+        require(len(senders) == ranks, f"{len(senders)} processes sent, not {ranks}")
+    return Test(["--env", f"UCX_TLS={tls}"], command, least, check, unfinished=True)
+
+
+# ---- what else must hold
+
+def errors(trace, _):
+    """First causes and flushes, apart, as many as the device reported."""
+    syndromes = collections.Counter(cqe.syndrome for cqe in oracle.records(trace.directory, {"cqe"}) if cqe.syndrome)
+    flushed = syndromes.pop(5, 0)
+    require(trace.counters["errors_flushed"] == flushed, f"{trace.counters['errors_flushed']} flushed, expected {flushed}")
+    first = sum(syndromes.values())
+    require(trace.counters["errors_first"] == first, f"{trace.counters['errors_first']} first causes, expected {first}")
+    require(flushed + first > 0, "the workload provoked no error")
+
+
+def lives(trace, _):
+    """RESET begins a new life, and each is told apart."""
+    wanted = collections.Counter((r.device, r.qpn) for r in oracle.records(trace.directory, {"qp"})
+                                 if r.event == 0 or (r.event == 1 and r.state == 0))
+    got = collections.Counter((int(qp["device"].rsplit("_", 1)[1]), qp["qp_num"])
+                              for qp in trace.meta["queue_pairs"])
+    require(got == wanted, f"lives of queue pairs: {got}, expected {wanted}")
+
+
+def churned(count):
+    def check(trace, _):
+        require(trace.counters["qps_seen"] == count, f"{trace.counters['qps_seen']} queue pairs seen, expected {count}")
+    return check
+
+
+def threads(trace, counts):
+    require({row["wr_id"] for row in trace.rows} == {"0"}, "wr_ids other than 0")
+    require(len({row["tid"] for row in trace.rows}) == 8, "not 8 posting threads")
+    require(len({row["qp_num"] for row in trace.rows}) == 64, "not 64 queue pairs")
+
+
+def inline(trace, _):
+    require(all(row["inline"] == "yes" for row in trace.rows if row["queue"] == "send"), "not all inline")
+
+
+def inferred(trace, counts):
+    require(counts["inferred"] > 0, "no completion stands for several")
+
+
+def post_full(lists):
+    """What was refused does not stand in the trace, and is counted."""
+    def check(trace, counts):
+        said = {words[0]: int(words[1]) for words in map(str.split, trace.output.splitlines()) if len(words) == 2}
+        require(said["refused"] > 0 and (said["partly"] > 0) == lists, f"the workload did not do its work: {said}")
+        require(counts["sends"] == said["accepted"], f"{counts['sends']} operations, {said['accepted']} accepted")
+        require(trace.counters["refused"] == said["refused"],
+                f"{trace.counters['refused']} refused by the trace, {said['refused']} by the program")
+        burst = [row for row in trace.rows[-1000:] if row["queue"] == "send"]
+        require(all(row["index"] for row in burst), "operations without their index")
+    return check
+
+
+def two_threads(trace, counts):
+    """Every operation is right (compare.py), or says that it may not be."""
+    require(len({row["tid"] for row in trace.rows if row["queue"] == "send"}) == 3, "not two posting threads and the main one")
+    require(counts["indexed"] > 0, "no operation has an index")
+
+
+NO_CHECK = ("--no-post-check",)
+
+TESTS = {
+    "rc_pingpong_events": pair("ibv_rc_pingpong -n 300 -e", 600),
+    # With -e as well the program gives up at the first event whose completion it has already polled.
+    "rc_pingpong_time_stamps": pair("ibv_rc_pingpong -n 100 -t", 200),
+    "rc_pingpong_roce": pair("ibv_rc_pingpong -n 200 -e -g 3", 400, "--link", "eth"),
+    "ud_pingpong_events": pair("ibv_ud_pingpong -n 300 -e -s 1024", 600),
+    "ud_pingpong_roce": pair("ibv_ud_pingpong -n 300 -e -g 3 -s 1024", 600, "--link", "eth"),
+    "srq_pingpong_events": pair("ibv_srq_pingpong -n 300 -e", 600, unfinished=True),
+    "write_bw": pair("ib_write_bw -n 2000 -s 4096", 2000),
+    "write_bw_old_post": pair("ib_write_bw -n 2000 -s 4096 --use_old_post_send", 2000),
+    "write_bw_inline": pair("ib_write_bw -n 1000 -s 150 -I 200", 1000, check=inline),
+    "write_bw_inline_old_post": pair("ib_write_bw -n 1000 -s 150 -I 200 --use_old_post_send", 1000, check=inline),
+    "write_bw_lists": pair("ib_write_bw -n 1000 -s 64 -l 4", 1000),
+    "write_bw_moderation": pair("ib_write_bw -n 2000 -s 64 -Q 50", 2000, check=inferred),
+    "write_bw_moderation_old_post": pair("ib_write_bw -n 2000 -s 64 -Q 50 --use_old_post_send", 2000, check=inferred),
+    "write_bw_qps_both": pair("ib_write_bw -n 300 -s 1024 -q 8 -b", 4800),
+    "write_bw_events": pair("ib_write_bw -n 500 -s 1024 -e", 500),
+    "read_bw": pair("ib_read_bw -n 1000 -s 4096", 1000),
+    "read_bw_old_post": pair("ib_read_bw -n 1000 -s 4096 --use_old_post_send", 1000),
+    "send_bw": pair("ib_send_bw -n 1000 -s 1024", 1000),
+    "send_bw_srq": pair("ib_send_bw -n 1000 -s 512 --use-srq", 1000),
+    "send_bw_ud": pair("ib_send_bw -n 300 -s 1024 -c UD -r 512", 300),
+    "send_bw_ud_old_post": pair("ib_send_bw -n 300 -s 1024 -c UD -r 512 --use_old_post_send", 300),
+    "atomic_bw_fadd": pair("ib_atomic_bw -n 1000", 1000),
+    "atomic_bw_cas_old_post": pair("ib_atomic_bw -n 1000 -A CMP_AND_SWAP --use_old_post_send", 1000),
+    "write_lat": pair("ib_write_lat -n 300 -s 8", 600),
+    "send_lat_events": pair("ib_send_lat -n 300 -s 8 -e", 600),
+    "ucx_rc_verbs": ucx("rc_v,self", 600),
+    "ucx_ud_verbs": ucx("ud_v,self", 600),
+    "mpi_rc_verbs": mpi(4, "rc_v,ud_v,self", 100),
+    "threads": single("{workloads}/verbs_threads mlx5_0 8 64 50 2", 3200, check=threads),
+    "churn": single("{workloads}/verbs_churn mlx5_0 1000 3", 3000, check=churned(2000), unfinished=True),
+    "churn_same_numbers": single("{workloads}/verbs_churn mlx5_0 300 3", 900, "--env", "SIGMA_CONNECTX_REUSE_QPN=1",
+                                 check=churned(600), unfinished=True),
+    "verbs_data_roce": single("{workloads}/verbs_data mlx5_0 mlx5_1 1500 9", 1000, "--devices", "2", "--link", "eth"),
+    **{f"errors_{name}": single(f"{{workloads}}/verbs_errors mlx5_0 {name}", 3, check=errors)
+       for name in ("access", "bounds", "protection", "length", "rnr", "retry")},
+    "reset": single("{workloads}/verbs_errors mlx5_0 reset", 33, check=lambda *a: (errors(*a), lives(*a))),
+    "sqd": single("{workloads}/verbs_errors mlx5_0 sqd", 2),
+    "post_full": single("{workloads}/post_full mlx5_0 60 1 {go}", 1000, check=post_full(False)),
+    "post_full_lists": single("{workloads}/post_full mlx5_0 60 7 {go}", 1000, check=post_full(True)),
+    "post_full_no_check": single("{workloads}/post_full mlx5_0 60 1 {go}", 1000, check=post_full(False), trace_options=NO_CHECK),
+    "post_full_lists_no_check": single("{workloads}/post_full mlx5_0 60 7 {go}", 1000, check=post_full(True),
+                                       trace_options=NO_CHECK),
+    "two_threads_one_qp": single("{workloads}/post_full mlx5_0 2000 1 {go} threads", 4000, check=two_threads),
+    "threads_shared_qps": single("{workloads}/verbs_threads mlx5_0 4 4 500 2 shared", 2000),
+    "cq_resize": single("{workloads}/verbs_errors mlx5_0 resize", 30),
+}
+
+
+def execute(name, arguments):
+    test = TESTS[name]
+    command = [word.replace("{workloads}", os.path.abspath(arguments.workloads)) for word in test.command]
+    trace = run_traced(arguments.sigmatrace, test.run_options, command, test.trace_options, arguments.keep)
+    try:
+        counts = Comparison(trace, **test.comparison).run()
+        require(counts["sends"] >= test.least, f"{counts['sends']} send operations, expected at least {test.least}")
+        if test.check:
+            test.check(trace, counts)
+    finally:
+        if not arguments.keep:
+            remove(trace)
+    print(f"{name}: ok: {dict(counts)}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", choices=list(TESTS))
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--sigmatrace", default="sigmatrace")
+    parser.add_argument("--workloads", default=".")
+    parser.add_argument("--keep", metavar="DIR", help="leave the run and its trace here")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(TESTS))
+    elif arguments.name:
+        try:
+            execute(arguments.name, arguments)
+        except Failed as failure:
+            sys.exit(f"FAILED: {arguments.name}: {failure}")
+    else:
+        parser.error("no test named")
+
+
+if __name__ == "__main__":
+    main()

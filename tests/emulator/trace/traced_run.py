@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Runs a workload on emulated devices, traced from the first instruction of each of its processes.
+
+A launcher waits on its standard input while sigmatrace attaches to it with --follow-forks; then it becomes
+connectx-run, whose programs are the children that the tracer follows. Nothing waits by time: the tracer says
+"attached", and ends with its last target.
+"""
+import csv
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+EMULATOR = os.path.dirname(HERE)
+sys.path.insert(0, EMULATOR)
+import connectx_tree  # noqa: E402
+
+LIMIT_S = 240  # for each wait; only a hang comes near it
+SHOWN_LINES = 60
+
+
+class Failed(Exception):
+    pass
+
+
+class Trace:
+    """What a traced run left: the rows, the side file, the oracle's directory, the texts."""
+
+    def __init__(self, directory, rows, meta, output, said):
+        self.directory, self.rows, self.meta, self.output, self.said = directory, rows, meta, output, said
+        self.counters = {name: entry["value"] if isinstance(entry, dict) else entry
+                         for name, entry in meta["coverage"]["counters"].items()}
+
+
+def read_rows(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
+        rows = list(reader)
+    for row in rows:
+        if None in row or None in row.values():
+            raise Failed(f"a row with another number of fields than the header: {row}")
+    return rows
+
+
+class Tracer:
+    """sigmatrace attach, on the launcher and what it starts."""
+
+    def __init__(self, sigmatrace, pid, directory, sysfs, options):
+        self.csv = os.path.join(directory, "ops.csv")
+        command = [sigmatrace, "attach", "--pid", str(pid), "--follow-forks", "--budget", "off",
+                   "--ring-size", "64M", "-o", self.csv, *options]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                        env=dict(os.environ, SIGMATRACE_SYSFS=sysfs))
+        self.said = b""
+
+    def wait_attached(self):
+        """Until its probes are in place."""
+        deadline = time.monotonic() + LIMIT_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stderr, selectors.EVENT_READ)
+            while not re.search(rb"^attached: ", self.said, re.MULTILINE):
+                if not selector.select(deadline - time.monotonic()):
+                    raise Failed(f"sigmatrace did not attach within {LIMIT_S} s:\n{self.said.decode()}")
+                part = os.read(self.process.stderr.fileno(), 65536)
+                if not part:
+                    raise Failed(f"sigmatrace ended:\n{self.said.decode()}")
+                self.said += part
+
+    def wait_ended(self):
+        """It ends by itself, with its last target."""
+        try:
+            self.said += self.process.communicate(timeout=LIMIT_S)[1]
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.said += self.process.communicate(timeout=30)[1]
+            except subprocess.TimeoutExpired:
+                pass
+            raise Failed(f"sigmatrace did not end with its targets:\n{self.said.decode()}") from None
+        if self.process.returncode != 0:
+            raise Failed(f"sigmatrace: status {self.process.returncode}\n{self.said.decode()}")
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+
+def link_layers(options):
+    """Of the devices that connectx-run will make."""
+    devices, links = 1, ["ib"]
+    for name, value in zip(options, options[1:]):
+        if name == "--devices":
+            devices = int(value)
+        elif name == "--link":
+            links = value.split(",")
+    return [links[i % len(links)] for i in range(devices)]
+
+
+def wait_indexed(path, launcher):
+    """Until the tracer has written an operation with its index: from then on it knows the indices of that queue pair."""
+    deadline = time.monotonic() + LIMIT_S
+    while launcher.poll() is None:
+        with open(path, encoding="utf-8", newline="") as file:
+            # The last line may not be whole yet.
+            if any(row.get("index") and row["flags"] is not None for row in csv.DictReader(file)):
+                return
+        if time.monotonic() > deadline:
+            raise Failed(f"no operation with an index within {LIMIT_S} s")
+        time.sleep(0.05)
+
+
+def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None):
+    """The workload's Trace. Fails when workload or tracer does. `keep`: a directory that outlives this.
+
+    {go} in the command: a file that appears once the tracer knows the first queue pair's indices.
+    """
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    directory = keep or tempfile.mkdtemp(prefix="sigma-trace-", dir=base)
+    run_directory = os.path.join(directory, "run")
+    output_path = os.path.join(directory, "output")
+    go = os.path.join(directory, "go")
+    # The tracer asks sysfs at once which devices there are; connectx-run makes its own later.
+    sysfs = os.path.join(directory, "devices")
+    os.makedirs(sysfs, exist_ok=True)
+    connectx_tree.make_tree(sysfs, link_layers(run_options))
+    words = [os.path.join(EMULATOR, "connectx-run"), "--dir", run_directory, "--realtime", "--timeout", str(LIMIT_S),
+             *run_options, "--", *(word.replace("{go}", go) for word in command)]
+    launcher = tracer = None
+    try:
+        with open(output_path, "wb") as output:
+            launcher = subprocess.Popen(["sh", "-c", 'read -r go && exec "$@"', "launcher", *words], stdin=subprocess.PIPE,
+                                        stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        tracer = Tracer(sigmatrace, launcher.pid, directory, os.path.join(sysfs, "sys"), trace_options)
+        tracer.wait_attached()
+        launcher.stdin.write(b"go\n")
+        launcher.stdin.close()
+        if any("{go}" in word for word in command):
+            wait_indexed(tracer.csv, launcher)
+            with open(go, "wb"):
+                pass
+        status = launcher.wait(LIMIT_S + 60)
+        with open(output_path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        if status != 0:
+            raise Failed(f"the workload's status is {status}:\n" + "\n".join(text.splitlines()[-SHOWN_LINES:]))
+        tracer.wait_ended()
+        with open(tracer.csv + ".meta.json", encoding="utf-8") as file:
+            meta = json.load(file)
+        return Trace(run_directory, read_rows(tracer.csv), meta, text, tracer.said.decode())
+    finally:
+        if tracer:
+            tracer.kill()
+        if launcher and launcher.poll() is None:
+            launcher.terminate()  # connectx-run ends what it started
+            launcher.wait()
+
+
+def remove(trace):
+    shutil.rmtree(os.path.dirname(trace.directory), ignore_errors=True)

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * late_job LIBIBVERBS PROVIDER PROGRESS: a job for the tracer's tests. Does what it is told, line by
+ * line, and says what it did; each answer ends with the line "ok". Ends with its input.
+ *
+ *   load          maps the libraries, fills a context's table as libibverbs does
+ *   send N        N posts of one request each        sent FIRST N SUM
+ *   recv N                                           received FIRST N SUM
+ *   poll N        one poll, at most N completions    polled N FIRST LAST
+ *   spin, stop    posts on a thread as fast as it can, in between     sent FIRST N SUM
+ *   fork N        a child that posts N               child PID, sent FIRST N SUM
+ *   exec          runs this program anew in the same process
+ *
+ * Requests are numbered from 1 on by wr_id, receives from 1 << 32 on. SUM is the provider's own account
+ * of what reached it. In the file PROGRESS stands the number of the post that is about to be made.
+ */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BYTES = 64, LKEY = 0x1234, QP_NUM = 17, CQ_ENTRIES = 64 };
+
+static char** arguments;
+static _Atomic uint64_t* progress;
+static struct verbs_context* verbs; /* null: not loaded */
+static volatile unsigned long* account; /* the provider's; by what reaches it */
+static struct ibv_qp qp;
+static struct ibv_cq cq;
+static uint64_t next_send = 1, next_recv = (uint64_t)1 << 32;
+static _Atomic int spinning;
+static pthread_t spinner;
+
+static void fail(const char* what) {
+  fprintf(stderr, "late_job: %s\n", what);
+  exit(3);
+}
+
+static void* symbol(void* library, const char* name) {
+  void* found = dlsym(library, name);
+  if (!found) fail(name);
+  return found;
+}
+
+static void load(void) {
+  if (!dlopen(arguments[1], RTLD_NOW | RTLD_GLOBAL)) fail(dlerror());
+  void* provider = dlopen(arguments[2], RTLD_NOW | RTLD_LOCAL);
+  if (!provider) fail(dlerror());
+  account = symbol(provider, "sink");
+  *(int*)symbol(provider, "generation") = 1;
+  verbs = calloc(1, sizeof *verbs);
+  verbs->priv = calloc(1, 4096);
+  if (!verbs->priv) fail("no memory");
+  ((int (*)(struct verbs_context*))symbol(provider, "fake_open"))(verbs);
+
+  qp.context = cq.context = &verbs->context;
+  qp.qp_num = QP_NUM;
+  qp.qp_type = IBV_QPT_RC;
+  qp.state = IBV_QPS_RTS;
+  qp.send_cq = qp.recv_cq = &cq;
+}
+
+static void need(int (*function)(void)) {
+  if (!verbs || !function) fail("nothing is loaded");
+}
+#define NEED(member) need((int (*)(void))verbs->context.ops.member)
+
+static void post_send(uint64_t count) {
+  NEED(post_send);
+  for (uint64_t i = 0; i < count; i++) {
+    struct ibv_sge sge = {.addr = 0x10000, .length = BYTES, .lkey = LKEY};
+    struct ibv_send_wr* bad = NULL;
+    struct ibv_send_wr wr = {.wr_id = next_send, .sg_list = &sge, .num_sge = 1,
+                             .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+    atomic_store(progress, next_send);
+    if (verbs->context.ops.post_send(&qp, &wr, &bad) || bad) fail("a send was refused");
+    next_send++;
+  }
+}
+
+static void post_recv(uint64_t count) {
+  NEED(post_recv);
+  for (uint64_t i = 0; i < count; i++) {
+    struct ibv_sge sge = {.addr = 0x20000, .length = BYTES, .lkey = LKEY};
+    struct ibv_recv_wr* bad = NULL;
+    struct ibv_recv_wr wr = {.wr_id = next_recv, .sg_list = &sge, .num_sge = 1};
+    if (verbs->context.ops.post_recv(&qp, &wr, &bad) || bad) fail("a receive was refused");
+    next_recv++;
+  }
+}
+
+static void poll_cq(int count) {
+  NEED(poll_cq);
+  struct ibv_wc wc[CQ_ENTRIES];
+  memset(wc, 0, sizeof wc);
+  *account |= 1; /* by which the provider has as many completions as it is asked for */
+  const int n = verbs->context.ops.poll_cq(&cq, count < CQ_ENTRIES ? count : CQ_ENTRIES, wc);
+  if (n < 1) fail("nothing to poll");
+  printf("polled %d %lu %lu\n", n, wc[0].wr_id, wc[n - 1].wr_id);
+}
+
+static void say_sent(uint64_t first, unsigned long before) {
+  printf("sent %lu %lu %lu\n", first, next_send - first, *account - before);
+}
+
+static void* spin(void* unused) {
+  while (atomic_load(&spinning)) post_send(1);
+  return unused;
+}
+
+static void fork_child(uint64_t count) {
+  fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    const uint64_t first = next_send;
+    const unsigned long before = *account;
+    post_send(count);
+    printf("child %d\n", getpid());
+    say_sent(first, before);
+    fflush(stdout);
+    _exit(0);
+  }
+  int status = -1;
+  if (child < 0 || waitpid(child, &status, 0) != child || status != 0) fail("the child failed");
+}
+
+int main(int argc, char** argv) {
+  if (argc != 4) fail("usage: late_job LIBIBVERBS PROVIDER PROGRESS");
+  arguments = argv;
+  const int fd = open(argv[3], O_RDWR | O_CLOEXEC);
+  progress = mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (progress == MAP_FAILED) fail("no file for the progress");
+  setvbuf(stdin, NULL, _IONBF, 0); /* what is not read yet is there after an exec */
+  printf("ready\nok\n");
+  fflush(stdout);
+
+  uint64_t first = 0;
+  unsigned long before = 0;
+  for (char line[256]; fgets(line, sizeof line, stdin);) {
+    char word[16] = "";
+    unsigned long count = 0;
+    sscanf(line, "%15s %lu", word, &count);
+    if (strcmp(word, "load") == 0) {
+      load();
+    } else if (strcmp(word, "send") == 0) {
+      first = next_send, before = account ? *account : 0;
+      post_send(count);
+      say_sent(first, before);
+    } else if (strcmp(word, "recv") == 0) {
+      first = next_recv, before = account ? *account : 0;
+      post_recv(count);
+      printf("received %lu %lu %lu\n", first, next_recv - first, *account - before);
+    } else if (strcmp(word, "poll") == 0) {
+      poll_cq((int)count);
+    } else if (strcmp(word, "spin") == 0) {
+      NEED(post_send);
+      first = next_send, before = *account;
+      atomic_store(&spinning, 1);
+      if (pthread_create(&spinner, NULL, spin, NULL)) fail("no thread");
+    } else if (strcmp(word, "stop") == 0) {
+      atomic_store(&spinning, 0);
+      pthread_join(spinner, NULL);
+      say_sent(first, before);
+    } else if (strcmp(word, "fork") == 0) {
+      fork_child(count);
+    } else if (strcmp(word, "exec") == 0) {
+      execv("/proc/self/exe", argv);
+      fail("exec");
+    } else {
+      fail("what?");
+    }
+    printf("ok\n");
+    fflush(stdout);
+  }
+  return 0;
+}
