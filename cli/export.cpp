@@ -32,8 +32,8 @@ class NoSink final : public OperationSink {
 
 Status export_ops(TraceReader& reader, const std::string& output) {
   const TraceInfo& recorded = reader.meta().info;
-  SIGMA_ASSIGN(const auto sink, CsvSink::create(output, {recorded.node.node,
-                                                         UtcClock(recorded.start_clock)}));
+  SIGMA_ASSIGN(const auto sink,
+               CsvSink::create(output, {recorded.node.node, UtcClock(recorded.start_clock)}));
   std::optional<MetaFile> side_file;
   if (sink->has_side_file()) {
     SIGMA_ASSIGN(MetaFile meta, MetaFile::create(output, recorded));
@@ -116,8 +116,9 @@ Status export_perfetto(TraceReader& reader, const std::string& output) {
                PerfettoSink::create(output, {recorded.node.node, recorded.start_clock}));
   Replay replay(reader, *sink);
   replay.set_on_counter([&](const NoteCounter& sample) {
-    sink->on_counter(sample.h.time_ns, {sample.device, strnlen(sample.device, sizeof sample.device)},
-                     sample.port, {sample.counter, strnlen(sample.counter, sizeof sample.counter)},
+    sink->on_counter(sample.h.time_ns,
+                     {sample.device, strnlen(sample.device, sizeof sample.device)}, sample.port,
+                     {sample.counter, strnlen(sample.counter, sizeof sample.counter)},
                      sample.value);
   });
   replay.run();
@@ -148,14 +149,16 @@ Result<int> run(const ExportOptions& options) {
 }  // namespace
 
 Command add_export(CLI::App& app) {
-  CLI::App* parser = app.add_subcommand("export", "A trace as CSV, as a clean CTF copy, for Perfetto");
+  CLI::App* parser =
+      app.add_subcommand("export", "A trace as CSV, as a clean CTF copy, for Perfetto");
   auto options = std::make_shared<ExportOptions>();
   options->output = "-";
   parser->add_option("TRACE", options->trace, "Folder that attach -o DIR wrote")->required();
   parser->add_option("--format", options->format, "csv, ctf or perfetto")
       ->required()
       ->check(CLI::IsMember({"csv", "ctf", "perfetto"}));
-  parser->add_option("-o", options->output, "File, or folder for ctf; - is standard output (default)");
+  parser->add_option("-o", options->output,
+                     "File, or folder for ctf; - is standard output (default)");
   parser->add_option("--table", options->table, "csv: ops, qps, mrs, cqs, gaps, counters")
       ->check(CLI::IsMember({"ops", "qps", "mrs", "cqs", "gaps", "counters"}));
   return {parser, [options] { return run(*options); }};

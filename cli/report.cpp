@@ -59,8 +59,7 @@ Status read_trace(const std::string& path, Rows& rows, ReportContext& context) {
       std::max(reader->last_ns(), info.end_clock ? info.end_clock->monotonic_ns : 0);
   if (last_ns) context.end_ns = std::max(context.end_ns, clock.utc_ns(last_ns));
   const uint64_t first_ns = info.start_clock.monotonic_ns;
-  if (last_ns > first_ns)
-    context.duration_ns = std::max(context.duration_ns, last_ns - first_ns);
+  if (last_ns > first_ns) context.duration_ns = std::max(context.duration_ns, last_ns - first_ns);
   for (const auto& [pid, facts] : replay.facts())
     if (const auto rank = rank_in(facts)) context.ranks[{node, pid}] = *rank;
   for (const auto& qp : info.queue_pairs) context.queue_pairs.emplace_back(node, qp);
@@ -83,8 +82,8 @@ Result<int> run(const ReportOptions& options) {
     if (std::find(options.by.begin(), options.by.end(), name) != options.by.end())
       sections.by.push_back(by);
   const Report report = make_report(rows, context);
-  const std::string text = options.json ? report_json(report)
-                                        : report_text(report, sections, style_for(STDOUT_FILENO));
+  const std::string text =
+      options.json ? report_json(report) : report_text(report, sections, style_for(STDOUT_FILENO));
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     return Error{"cannot write to standard output: " + errno_text(errno)};
   return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// bench export: records a second into a trace, CSV rows a second out of it, Perfetto packets beside.
-// Prints one JSON object per row, which scripts/bench gathers.
+// bench export: records a second into a trace, CSV rows a second out of it, Perfetto packets
+// beside. Prints one JSON object per row, which scripts/bench gathers.
 #include <functional>
 #include <string>
 #include <vector>
@@ -37,7 +37,8 @@ double replay_rate(const std::string& path, const MakeSink& make_sink) {
   replay.run();
   (*sink)->finish();
   if ((*sink)->error()) throw std::runtime_error((*sink)->error()->what);
-  return static_cast<double>(kOperations) * 1e9 / static_cast<double>(monotonic_now_ns() - begin_ns);
+  return static_cast<double>(kOperations) * 1e9 /
+         static_cast<double>(monotonic_now_ns() - begin_ns);
 }
 
 }  // namespace

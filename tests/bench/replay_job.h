@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// A trace for the benches of report and export: 16 queue pairs, posts and completions in turn, as the
-// probes make them. Written by TraceWriter itself, below a folder that goes away.
+// A trace for the benches of report and export: 16 queue pairs, posts and completions in turn, as
+// the probes make them. Written by TraceWriter itself, below a folder that goes away.
 #pragma once
 
 #include <infiniband/verbs.h>

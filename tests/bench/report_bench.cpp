@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// bench report: operations a second from a trace to a report, and anonymous memory as the trace grows.
-// Prints one JSON object per row, which scripts/bench gathers.
+// bench report: operations a second from a trace to a report, and anonymous memory as the trace
+// grows. Prints one JSON object per row, which scripts/bench gathers.
 #include <string>
 #include <vector>
 

@@ -15,7 +15,8 @@ namespace {
 Bytes sample_events() {
   Bytes events;
   for (const RecordSchema& schema : record_schemas()) {
-    Bytes record(schema.size + (schema.tail == Tail::uverbs ? 2 * sizeof(sigma_uverbs_attr) + 24 : 0));
+    Bytes record(schema.size +
+                 (schema.tail == Tail::uverbs ? 2 * sizeof(sigma_uverbs_attr) + 24 : 0));
     const sigma_header header{1000, schema.type, static_cast<uint16_t>(record.size()), 0, 1, 1};
     std::memcpy(record.data(), &header, sizeof header);
     if (schema.tail == Tail::uverbs) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The report against jobs with known truth: figures equal it, culprits are named, and where there is
-// nothing to find nothing is found.
+// The report against jobs with known truth: figures equal it, culprits are named, and where there
+// is nothing to find nothing is found.
 #include <nlohmann/json.hpp>
 
 #include "analysis/report.h"
@@ -60,7 +60,8 @@ TEST_CASE("totals and groups equal the truth, percentiles within 1%") {
     const auto latency = static_cast<uint64_t>(std::exp(5 + 9 * job.uniform()));
     const uint64_t size = uint64_t{1} << job.between(0, 22);
     const Opcode opcode = kOpcodes[job.random()() % 3];
-    const Operation& operation = job.post(qp, kStart + 1000u * static_cast<unsigned>(i), latency, size, opcode);
+    const Operation& operation =
+        job.post(qp, kStart + 1000u * static_cast<unsigned>(i), latency, size, opcode);
     latencies[qp].push_back(*operation.latency_ns);
     bytes += size;
     bytes_by_peer[gid_text(static_cast<uint8_t>(1 + qp % 3))] += size;
@@ -86,7 +87,8 @@ TEST_CASE("totals and groups equal the truth, percentiles within 1%") {
     CHECK(group->tally.latency_ns.max() == *std::max_element(values.begin(), values.end()));
   }
   for (const double fraction : {0.5, 0.95, 0.99})
-    check_percentile(report.totals.latency_ns.percentile(fraction), exact_percentile(all, fraction));
+    check_percentile(report.totals.latency_ns.percentile(fraction),
+                     exact_percentile(all, fraction));
   for (const auto& [peer, truth] : bytes_by_peer)
     CHECK(find_group(report, GroupBy::peer, peer)->tally.bytes == truth);
   for (const auto& [opcode, truth] : bytes_by_opcode)
@@ -101,7 +103,8 @@ TEST_CASE("depth is what was outstanding at once") {
   Job job(4);
   const size_t qp = job.add_qp({});
   for (int i = 0; i < 3000; ++i)
-    job.post(qp, kStart + 500u * static_cast<unsigned>(i) + job.between(0, 400), job.between(100, 40'000), 8);
+    job.post(qp, kStart + 500u * static_cast<unsigned>(i) + job.between(0, 400),
+             job.between(100, 40'000), 8);
   uint32_t deepest = 0;
   double outstanding = 0;
   uint64_t first = UINT64_MAX, last = 0;
@@ -127,7 +130,8 @@ TEST_CASE("a path's throughput is found within 1.2%, pauses of the job aside") {
     job.add_qp({.peer = static_cast<uint8_t>(1 + qp)});
     uint64_t now = kStart;
     for (int burst = 0; burst < 20; ++burst) {
-      now = job.stream(qp, now, 200, 1 << 20, static_cast<uint64_t>((1 << 20) / rate * 1e9), 16, 0.1);
+      now =
+          job.stream(qp, now, 200, 1 << 20, static_cast<uint64_t>((1 << 20) / rate * 1e9), 16, 0.1);
       now += job.between(1'000'000, 50'000'000);  // computing
     }
   }
@@ -187,8 +191,8 @@ TEST_CASE("small messages with long latencies are found by latency") {
   for (size_t i = 0; i < 8; ++i) {
     const size_t qp = job.add_qp({.peer = static_cast<uint8_t>(1 + i)});
     for (unsigned n = 0; n < 500; ++n)
-      job.post(qp, kStart + n * 100'000, i == 5 ? job.between(18'000, 22'000) : job.between(4000, 6000), 64,
-               Opcode::send);
+      job.post(qp, kStart + n * 100'000,
+               i == 5 ? job.between(18'000, 22'000) : job.between(4000, 6000), 64, Opcode::send);
   }
   const auto found = findings(report_of(job), FindingKind::straggler);
   REQUIRE(found.size() == 1);
@@ -225,7 +229,8 @@ TEST_CASE("a job that goes over to smaller requests is no failing path") {
     const size_t qp = job.add_qp({.peer = static_cast<uint8_t>(1 + i)});
     uint64_t now = kStart;
     for (int part = 0; part < 60; ++part)
-      now = 500'000'000 + job.stream(qp, now, 40, part < 30 ? 1 << 20 : 8192, part < 30 ? 25'000 : 1000, 4);
+      now = 500'000'000 +
+            job.stream(qp, now, 40, part < 30 ? 1 << 20 : 8192, part < 30 ? 25'000 : 1000, 4);
   }
   CHECK(findings(report_of(job), FindingKind::decline).empty());
 }
@@ -233,7 +238,8 @@ TEST_CASE("a job that goes over to smaller requests is no failing path") {
 TEST_CASE("the matrix and its skew equal the truth") {
   Job job(30);
   const bool uniform = GENERATE(false, true);
-  auto hosts = Hosts::parse("fe80::1 hostA 1\nfe80::2 hostB 2 # second\n\nfe80:0::3 hostC 3\n", "hosts");
+  auto hosts =
+      Hosts::parse("fe80::1 hostA 1\nfe80::2 hostB 2 # second\n\nfe80:0::3 hostC 3\n", "hosts");
   REQUIRE(hosts.ok());
   ReportContext context;
   context.hosts = *hosts;
@@ -293,7 +299,8 @@ BarrierTruth add_barriers(Job& job, uint32_t ranks, int epochs, uint32_t laggard
   for (uint32_t rank = 0; rank < ranks; ++rank)
     for (uint32_t peer = 0; peer < ranks; ++peer)
       if (peer != rank)
-        qps[rank].push_back(job.add_qp({.pid = 100 + rank, .peer = static_cast<uint8_t>(1 + peer)}));
+        qps[rank].push_back(
+            job.add_qp({.pid = 100 + rank, .peer = static_cast<uint8_t>(1 + peer)}));
   BarrierTruth truth;
   uint64_t now = kStart;
   for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -365,10 +372,12 @@ TEST_CASE("small traffic that is no barrier gives none") {
     std::vector<size_t> qps;
     for (uint32_t i = 0; i < 12; ++i)
       qps.push_back(job.add_qp({.pid = 100 + i / 3, .peer = static_cast<uint8_t>(1 + i % 3)}));
-    for (unsigned i = 0; i < 3000; ++i) job.post(qps[job.random()() % 12], kStart + i * 1000, 2000, 16);
+    for (unsigned i = 0; i < 3000; ++i)
+      job.post(qps[job.random()() % 12], kStart + i * 1000, 2000, 16);
   }
   SECTION("two that answer each other") {
-    const size_t ping = job.add_qp({.pid = 100, .peer = 1}), pong = job.add_qp({.pid = 101, .peer = 2});
+    const size_t ping = job.add_qp({.pid = 100, .peer = 1}),
+                 pong = job.add_qp({.pid = 101, .peer = 2});
     for (unsigned i = 0; i < 1000; ++i) {
       job.post(ping, kStart + i * 10'000, 2000, 8);
       job.post(pong, kStart + i * 10'000 + 4000, 2000, 8);
@@ -447,7 +456,8 @@ TEST_CASE("rails: balance among devices") {
   const bool balanced = GENERATE(true, false);
   for (size_t i = 0; i < 8; ++i) {
     const bool first = i % 2 == 0;
-    const size_t qp = job.add_qp({.peer = static_cast<uint8_t>(1 + i), .device = first ? "mlx5_0" : "mlx5_1"});
+    const size_t qp =
+        job.add_qp({.peer = static_cast<uint8_t>(1 + i), .device = first ? "mlx5_0" : "mlx5_1"});
     job.stream(qp, kStart, balanced || first ? 600 : 200, 65536, 1310, 4);
   }
   const Report report = report_of(job);
@@ -498,7 +508,8 @@ TEST_CASE("the report as text and as JSON") {
 }
 
 TEST_CASE("a hosts file that cannot be understood names the line") {
-  for (const char* text : {"fe80::1\n", "nonsense host\n", "fe80::1 host x\n", "fe80::1 host 1 more\n"}) {
+  for (const char* text :
+       {"fe80::1\n", "nonsense host\n", "fe80::1 host x\n", "fe80::1 host 1 more\n"}) {
     const auto hosts = Hosts::parse(std::string("# comment\n") + text, "hosts");
     REQUIRE_FALSE(hosts.ok());
     CHECK_THAT(hosts.error().what, ContainsSubstring("hosts:2:"));

@@ -89,8 +89,8 @@ class Job {
     uint64_t free_ns = begin_ns;
     for (size_t i = 0; i < count; ++i) {
       const uint64_t post_ns = i < depth ? begin_ns : done[i - depth];
-      const auto service = static_cast<uint64_t>(static_cast<double>(service_ns) *
-                                                 (1 + noise * (uniform() - 0.5)));
+      const auto service =
+          static_cast<uint64_t>(static_cast<double>(service_ns) * (1 + noise * (uniform() - 0.5)));
       free_ns = std::max(free_ns, post_ns) + service;
       done.push_back(free_ns);
       post(qp, post_ns, free_ns - post_ns, bytes);

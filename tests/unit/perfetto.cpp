@@ -44,7 +44,8 @@ struct Message {
         case 1: {
           if (bytes.size() - at < 8) throw std::runtime_error("bad fixed64");
           uint64_t value = 0;
-          for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[at + static_cast<size_t>(i)]);
+          for (int i = 7; i >= 0; --i)
+            value = value << 8 | static_cast<uint8_t>(bytes[at + static_cast<size_t>(i)]);
           at += 8;
           message.numbers.emplace(field, value);
           break;
@@ -116,7 +117,10 @@ Decoded decode(const std::string& bytes) {
       }
     if (const auto descriptor_text = packet.text(60)) {
       const Message descriptor = Message::parse(*descriptor_text);
-      Track track{descriptor.text(2).value_or(""), descriptor.number(5).value_or(0), {}, descriptor.text(8).has_value()};
+      Track track{descriptor.text(2).value_or(""),
+                  descriptor.number(5).value_or(0),
+                  {},
+                  descriptor.text(8).has_value()};
       if (track.parent) CHECK(out.tracks.contains(track.parent));
       if (const auto process = descriptor.text(3)) track.pid = Message::parse(*process).number(1);
       CHECK(out.tracks.emplace(*descriptor.number(1), track).second);
@@ -141,8 +145,8 @@ Decoded decode(const std::string& bytes) {
   return out;
 }
 
-// Time goes up on each track, slices are balanced and do not overlap, flows lead from one post to one
-// slice.
+// Time goes up on each track, slices are balanced and do not overlap, flows lead from one post to
+// one slice.
 void check_sound(const Decoded& trace) {
   std::map<uint64_t, uint64_t> last_ns, open;
   std::map<uint64_t, int> sources, ends;
@@ -270,8 +274,10 @@ TEST_CASE("tracks: a process, its queue pairs, ports, gaps; clocks") {
   bool has_port = false, has_gap = false, has_slice = false;
   for (const Event& event : trace.events) {
     const Track& track = trace.tracks.at(event.track);
-    if (track.name == "mlx5_0/1 out_of_sequence" && event.time_ns == 3500) has_port = event.value == 9u;
-    if (event.type == 1 && event.name == "dropped") has_gap = event.annotations.at("records") == "12";
+    if (track.name == "mlx5_0/1 out_of_sequence" && event.time_ns == 3500)
+      has_port = event.value == 9u;
+    if (event.type == 1 && event.name == "dropped")
+      has_gap = event.annotations.at("records") == "12";
     if (event.type == 1 && event.name == "rdma_write") {
       has_slice = true;
       CHECK(track.name == "mlx5_0 qp 17");
@@ -315,7 +321,8 @@ TEST_CASE("deeper than the lanes, a queue still shows every post") {
   auto sink = make_sink(folder / "t");
   const auto qp = make_qp(17, 1);
   constexpr size_t kCount = PerfettoSink::kLanes * 3;
-  for (size_t i = 0; i < kCount; ++i) sink->on_operation(operation_of(qp, 1000 + i, 100'000 + i, 1));
+  for (size_t i = 0; i < kCount; ++i)
+    sink->on_operation(operation_of(qp, 1000 + i, 100'000 + i, 1));
   sink->finish();
   const Decoded trace = decode(read_file(folder / "t"));
   check_sound(trace);

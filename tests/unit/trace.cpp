@@ -120,7 +120,9 @@ TEST_CASE("babeltrace2 counts the same events and discarded events") {
     for (; records > 0; --records, ++count) writer->on_record(maker.next());
     writer->flush();
   };
-  SECTION("nothing dropped") { write(5000); }
+  SECTION("nothing dropped") {
+    write(5000);
+  }
   SECTION("dropped at once") {
     writer->note_dropped(7);
     write(5000);
@@ -150,7 +152,12 @@ TEST_CASE("babeltrace2 reads the fields as they are") {
   TemporaryFolder folder;
   auto writer = make_writer(folder / "t");
   sigma_post post{};
-  post.h = {.time_ns = 5'000'000'123, .type = SIGMA_POST, .size = sizeof post, .cpu = 3, .pid = 42, .tid = 43};
+  post.h = {.time_ns = 5'000'000'123,
+            .type = SIGMA_POST,
+            .size = sizeof post,
+            .cpu = 3,
+            .pid = 42,
+            .tid = 43};
   post.wr_id = 18'446'744'073'709'551'615u;
   post.remote_addr = 0xdeadbeef0;
   post.bytes = 65536;
@@ -223,7 +230,9 @@ TEST_CASE("meta.json carries over what a replay needs") {
   info.end_reason = "duration";
   info.end_clock = ClockPair{2'000'000'000, 1'700'000'001'000'000'000, 60};
   info.remarks = {"libfoo.so is not covered"};
-  info.libraries = {{"libibverbs", "/lib/libibverbs.so.1", "abcd",
+  info.libraries = {{"libibverbs",
+                     "/lib/libibverbs.so.1",
+                     "abcd",
                      {{"post_send", "ops_table", "push rbp", "multi", 0x1234, 700, true}},
                      {{"poll_cq", "no safe site"}}}};
   Counters attacher;
@@ -341,12 +350,16 @@ TEST_CASE("only a trace of ours is replaced") {
   }
   SECTION("other things") {
     fs::remove_all(path);
-    SECTION("an empty folder") { fs::create_directory(path); }
+    SECTION("an empty folder") {
+      fs::create_directory(path);
+    }
     SECTION("a folder") {
       fs::create_directory(path);
       std::ofstream(path + "/meta.json") << "{\"format\": \"something\"}";
     }
-    SECTION("a file") { std::ofstream(path) << "mine"; }
+    SECTION("a file") {
+      std::ofstream(path) << "mine";
+    }
     SECTION("a link to a folder") {
       fs::create_directory(folder / "target");
       fs::create_directory_symlink(folder / "target", path);
@@ -410,8 +423,8 @@ TEST_CASE("a flight recorder keeps the newest within its bound, and the control 
   uint64_t largest = 0;
   for (int i = 0; i < 200'000; ++i) {
     const bool control = i % 1000 == 0;
-    records.push_back(maker.next_of(control ? SIGMA_QP_SEEN : SIGMA_POST,
-                                    static_cast<uint32_t>(i) % busy_cpus));
+    records.push_back(
+        maker.next_of(control ? SIGMA_QP_SEEN : SIGMA_POST, static_cast<uint32_t>(i) % busy_cpus));
     writer->on_record(records.back());
     if (i % 5000) continue;
     writer->flush();

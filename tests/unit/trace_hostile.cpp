@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Traces that were cut, bit-flipped or made to deceive: a clear error or a description, no crash, and
-// what is whole is read.
+// Traces that were cut, bit-flipped or made to deceive: a clear error or a description, no crash,
+// and what is whole is read.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -74,7 +74,8 @@ TEST_CASE("a torn end is skipped, reported, and its records are counted") {
   CHECK(outcome.records + outcome.damage.missing == kRecords);
   CHECK(outcome.damage.skipped_bytes > 0);
   REQUIRE(outcome.damage.descriptions.size() == 1);
-  CHECK_THAT(outcome.damage.descriptions[0], ContainsSubstring("control: a torn packet at its end"));
+  CHECK_THAT(outcome.damage.descriptions[0],
+             ContainsSubstring("control: a torn packet at its end"));
 }
 
 TEST_CASE("a missing stream's records are counted") {
@@ -115,13 +116,21 @@ TEST_CASE("a damaged packet costs its own records only") {
   const std::string ones(8, '\xff');
   size_t offset = 0;
   std::string with;
-  SECTION("magic") { offset = second, with = "xxxx"; }
-  SECTION("stream") { offset = second + offsetof(PacketHead, stream_id), with = "xxxx"; }
-  SECTION("huge size") { offset = second + offsetof(PacketHead, packet_bits), with = ones; }
+  SECTION("magic") {
+    offset = second, with = "xxxx";
+  }
+  SECTION("stream") {
+    offset = second + offsetof(PacketHead, stream_id), with = "xxxx";
+  }
+  SECTION("huge size") {
+    offset = second + offsetof(PacketHead, packet_bits), with = ones;
+  }
   SECTION("size zero") {
     offset = second + offsetof(PacketHead, packet_bits), with = std::string(8, '\0');
   }
-  SECTION("huge count") { offset = second + offsetof(PacketHead, events), with = ones; }
+  SECTION("huge count") {
+    offset = second + offsetof(PacketHead, events), with = ones;
+  }
   SECTION("begin after end") {
     offset = second + offsetof(PacketHead, timestamp_begin), with = ones;
   }

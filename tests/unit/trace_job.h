@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The records of a small job, as the probes would make them: processes, contexts, queue pairs, posts
-// and completions, with errors, unsignalled requests and what is still pending at the end.
+// The records of a small job, as the probes would make them: processes, contexts, queue pairs,
+// posts and completions, with errors, unsignalled requests and what is still pending at the end.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -19,7 +19,7 @@ namespace sigma::test {
 struct TraceJobSpec {
   uint32_t processes = 2, qps = 8;  // queue pairs in all
   uint64_t operations = 10'000;
-  uint64_t step_ns = 500;  // between posts, about
+  uint64_t step_ns = 500;             // between posts, about
   uint64_t errors_from = UINT64_MAX;  // number of the operation whose queue fails
 };
 

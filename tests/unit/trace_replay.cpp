@@ -187,9 +187,9 @@ TEST_CASE("tables of objects, gaps and counters") {
     replay.set_on_counter([&](const NoteCounter& sample) { write_counter(file, context, sample); });
     replay.run();
   });
-  CHECK((counters == std::vector<CsvRow>{
-                         {"time_ns", "node", "device", "port", "counter", "value"},
-                         {"1700000002000000500", "node1", "mlx5_0", "1", "out_of_sequence", "17"}}));
+  CHECK((counters == std::vector<CsvRow>{{"time_ns", "node", "device", "port", "counter", "value"},
+                                         {"1700000002000000500", "node1", "mlx5_0", "1",
+                                          "out_of_sequence", "17"}}));
   const TraceInfo info = replay.info();
   CHECK(info.counters.records_dropped == 5);
   const auto qps = table("qps", [&](RowFile& f) { write_qps(f, context, info.queue_pairs); });

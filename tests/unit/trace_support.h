@@ -37,18 +37,17 @@ class RecordMaker {
   }
 
   Bytes next_of(uint16_t type, uint32_t cpu) {
-    static constexpr std::array<size_t, SIGMA_RECORD_TYPES> kSizes = {
-        0,
-        sizeof(sigma_post),
-        sizeof(sigma_post_result),
-        sizeof(sigma_completion),
-        sizeof(sigma_uverbs),
-        sizeof(sigma_qp_seen),
-        sizeof(sigma_context),
-        sizeof(sigma_process),
-        sizeof(sigma_mr_seen),
-        sizeof(sigma_qp_peer),
-        sizeof(sigma_window)};
+    static constexpr std::array<size_t, SIGMA_RECORD_TYPES> kSizes = {0,
+                                                                      sizeof(sigma_post),
+                                                                      sizeof(sigma_post_result),
+                                                                      sizeof(sigma_completion),
+                                                                      sizeof(sigma_uverbs),
+                                                                      sizeof(sigma_qp_seen),
+                                                                      sizeof(sigma_context),
+                                                                      sizeof(sigma_process),
+                                                                      sizeof(sigma_mr_seen),
+                                                                      sizeof(sigma_qp_peer),
+                                                                      sizeof(sigma_window)};
     size_t size = kSizes[type];
     sigma_uverbs uverbs{};
     if (type == SIGMA_UVERBS) {
@@ -67,8 +66,12 @@ class RecordMaker {
     if (type == SIGMA_PROCESS) set_text(record, offsetof(sigma_process, comm), 16);
     if (type == SIGMA_QP_PEER) set_text(record, offsetof(sigma_qp_peer, device), 64);
     time_ns_ += random_() % 100;
-    const sigma_header header{time_ns_, type, static_cast<uint16_t>(size), cpu,
-                              static_cast<uint32_t>(random_()), static_cast<uint32_t>(random_())};
+    const sigma_header header{time_ns_,
+                              type,
+                              static_cast<uint16_t>(size),
+                              cpu,
+                              static_cast<uint32_t>(random_()),
+                              static_cast<uint32_t>(random_())};
     std::memcpy(record.data(), &header, sizeof header);
     return record;
   }

@@ -56,7 +56,8 @@ Barriers BarrierFinder::find() const {
     rounds = std::min<uint64_t>(rounds, of_process.size());
     most = std::max<uint64_t>(most, of_process.size());
   }
-  // One may be a round ahead at the end of the trace; where much is left over, they were not in step.
+  // One may be a round ahead at the end of the trace; where much is left over, they were not in
+  // step.
   if (processes.size() < 2 || rounds < kMinEpochs || (!beyond_ && most > rounds + 1 + rounds / 10))
     return {};
 

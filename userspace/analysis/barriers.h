@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Barriers: epochs in which every rank signals to all its peers.
 //
-// The n-th small signal (write, atomic or immediate) that a process sends through each of its signalling
-// queue pairs makes its n-th round; its arrival is the round's first post. Rounds are barrier epochs
-// only if they behave like that: no process begins a round before every process has begun the one
-// before. Traffic that is merely small and frequent fails this as soon as the processes drift.
+// The n-th small signal (write, atomic or immediate) that a process sends through each of its
+// signalling queue pairs makes its n-th round; its arrival is the round's first post. Rounds are
+// barrier epochs only if they behave like that: no process begins a round before every process has
+// begun the one before. Traffic that is merely small and frequent fails this as soon as the
+// processes drift.
 //
-// Two processes that answer each other in turn are no barrier, though their rounds are in step: of two,
-// each must have been the last now and then.
+// Two processes that answer each other in turn are no barrier, though their rounds are in step: of
+// two, each must have been the last now and then.
 //
 // Memory: the first kMaxRounds rounds; `beyond` tells that there were more.
 #pragma once
@@ -24,8 +25,8 @@ namespace sigma {
 
 struct BarrierRank {
   uint32_t node = 0, pid = 0;
-  uint64_t last = 0;          // epochs in which it was the last to arrive
-  Histogram behind_ns;        // its arrival after the first one's
+  uint64_t last = 0;    // epochs in which it was the last to arrive
+  Histogram behind_ns;  // its arrival after the first one's
 };
 
 struct BarrierEpoch {
@@ -57,7 +58,7 @@ class BarrierFinder {
   Barriers find() const;
 
   // Processes, and the rows (Rows::rows()) through which they signal.
-  using Id = std::pair<uint32_t, uint32_t>;  // node, pid
+  using Id = std::pair<uint32_t, uint32_t>;    // node, pid
   using Signals = std::map<size_t, uint64_t>;  // row to signals sent
   const std::map<Id, Signals>& signals() const { return signals_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Attributes of queue pairs are a table: a difference among those of one node and type is worth a look,
-// since one library made them all.
+// Attributes of queue pairs are a table: a difference among those of one node and type is worth a
+// look, since one library made them all.
 #include <fmt/format.h>
 #include <infiniband/verbs.h>
 

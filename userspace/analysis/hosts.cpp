@@ -72,7 +72,8 @@ Result<Hosts> Hosts::parse(std::string_view text, const std::string& name) {
 }
 
 const Host* Hosts::find(const Address& address) const {
-  for (const Address& one : {Address{address.gid, std::nullopt}, Address{std::nullopt, address.lid}}) {
+  for (const Address& one :
+       {Address{address.gid, std::nullopt}, Address{std::nullopt, address.lid}}) {
     const auto found = hosts_.find(address_text(one));
     if (found != hosts_.end()) return &found->second;
   }

@@ -6,7 +6,8 @@
 //   ::ffff:10.0.0.2     node2    1
 //   17                  node3         (a LID)
 //
-// Addresses are those of reports and CSV: GIDs as IPv6 text in any of its spellings, LIDs in decimal.
+// Addresses are those of reports and CSV: GIDs as IPv6 text in any of its spellings, LIDs in
+// decimal.
 #pragma once
 
 #include <map>

@@ -15,7 +15,7 @@ namespace {
 // Below these a comparison says little.
 constexpr uint64_t kMinLatencies = 32;
 constexpr uint64_t kMinOperations = 30;
-constexpr double kSkewFinding = 1.5;        // max to min
+constexpr double kSkewFinding = 1.5;         // max to min
 constexpr uint64_t kHangNs = 1'000'000'000;  // posted, and nothing since
 
 std::string gbit(double bytes_per_s) {
@@ -35,7 +35,8 @@ class Names {
 
   std::string node(const Row& row) const { return rows_.nodes()[row.node]; }
   std::string device(const Row& row) const {
-    const std::string device = row.qp && !row.qp->device.empty() ? row.qp->device : "unknown device";
+    const std::string device =
+        row.qp && !row.qp->device.empty() ? row.qp->device : "unknown device";
     return several_nodes() ? node(row) + "/" + device : device;
   }
   std::string port(const Row& row) const {
@@ -96,7 +97,8 @@ void add_groups(Report& report, const Rows& rows, const Names& names) {
     groups[GroupBy::device][names.port(*row)].add(all);
     groups[GroupBy::process][names.process(*row)].add(all);
     processes.insert(names.process(*row));
-    if (row->qp) queue_pairs.insert(fmt::format("{} {} {}", names.queue_pair(*row), row->node, row->pid));
+    if (row->qp)
+      queue_pairs.insert(fmt::format("{} {} {}", names.queue_pair(*row), row->node, row->pid));
     if (!peer.empty()) {
       groups[GroupBy::peer][peer].add(all);
       peers.insert(peer);
@@ -180,7 +182,8 @@ void add_matrices(Report& report, const Rows& rows, const Names& names,
   add_matrix(report, "nic", std::move(nics));
 }
 
-// Of the flows, only those of one kind of traffic are compared: what is nearly idle is no smaller half.
+// Of the flows, only those of one kind of traffic are compared: what is nearly idle is no smaller
+// half.
 void judge_skew(Report& report) {
   for (const Matrix& matrix : report.matrices) {
     if (!matrix.skew || matrix.skew->max_to_min < kSkewFinding) continue;
@@ -236,8 +239,8 @@ void find_stragglers(Report& report, const Rows& rows, const Names& names) {
   std::vector<Fall> falls;
   for (const auto& [what, members] : classes) {
     const auto& [device, opcode, size] = what;
-    const std::string kind = fmt::format("{} of {}", to_string(static_cast<Opcode>(opcode)),
-                                         size_class_name(size));
+    const std::string kind =
+        fmt::format("{} of {}", to_string(static_cast<Opcode>(opcode)), size_class_name(size));
     std::vector<double> latencies, rates;
     std::vector<const Row*> with_latency, with_rate;
     std::vector<Fall> fallen;
@@ -287,13 +290,13 @@ void find_stragglers(Report& report, const Rows& rows, const Names& names) {
     const auto [all, guilty] = by_peer[peer];
     const bool blame_peer = !peer.empty() && guilty == all;
     const std::string subject = blame_peer ? peer : names.queue_pair(*row);
-    ReportFinding finding{FindingKind::straggler,
-                          fmt::format("{} is {:.2g}x slow: {}",
-                                      blame_peer ? "peer " + peer
-                                                 : names.queue_pair(*row) +
-                                                       (peer.empty() ? "" : " -> " + peer),
-                                      culprit.factor, culprit.text),
-                          subject, culprit.factor};
+    ReportFinding finding{
+        FindingKind::straggler,
+        fmt::format("{} is {:.2g}x slow: {}",
+                    blame_peer ? "peer " + peer
+                               : names.queue_pair(*row) + (peer.empty() ? "" : " -> " + peer),
+                    culprit.factor, culprit.text),
+        subject, culprit.factor};
     const auto [known, is_new] = of_peer.try_emplace(subject, finding);
     if (!is_new && finding.ratio > known->second.ratio) known->second = finding;
   }
@@ -304,12 +307,12 @@ void find_stragglers(Report& report, const Rows& rows, const Names& names) {
     if (!said.insert(fall.row).second) continue;
     const std::string name = names.queue_pair(*fall.row);
     const std::string peer = names.peer(*fall.row);
-    report.stragglers.push_back(
-        {FindingKind::decline,
-         fmt::format("{}{} fell from {} to {} and stayed there", name,
-                     peer.empty() ? "" : " -> " + peer, gbit(fall.decline.before),
-                     gbit(fall.decline.after)),
-         peer.empty() ? name : peer, fall.decline.before / fall.decline.after});
+    report.stragglers.push_back({FindingKind::decline,
+                                 fmt::format("{}{} fell from {} to {} and stayed there", name,
+                                             peer.empty() ? "" : " -> " + peer,
+                                             gbit(fall.decline.before), gbit(fall.decline.after)),
+                                 peer.empty() ? name : peer,
+                                 fall.decline.before / fall.decline.after});
   }
   std::stable_sort(report.stragglers.begin(), report.stragglers.end(),
                    [](const auto& a, const auto& b) { return a.ratio > b.ratio; });
@@ -365,13 +368,15 @@ void find_barriers(Report& report, const Rows& rows, const Names& names) {
          report.barrier_ranks[worst], share / fair});
 }
 
-// ---- errors, pending, rails, configuration, memory -----------------------------------------------
+// ---- errors, pending, rails, configuration, memory
+// -----------------------------------------------
 
 void add_errors(Report& report, const Rows& rows, const Names& names) {
   uint64_t errors = 0, flushed = 0;
   for (const auto& row : rows.rows()) {
     if (row->statuses.empty()) continue;
-    report.errors.push_back({names.queue_pair(*row), names.peer(*row), row->first_error, row->statuses});
+    report.errors.push_back(
+        {names.queue_pair(*row), names.peer(*row), row->first_error, row->statuses});
     for (const auto& [status, count] : row->statuses)
       (status == kStatusFlushed ? flushed : errors) += count;
   }
@@ -484,11 +489,10 @@ Report make_report(const Rows& rows, const ReportContext& context) {
     report.memory.alive += !region.destroyed_ns;
   }
   if (context.lost_records)
-    report.verdict.push_back(
-        {FindingKind::loss,
-         fmt::format("{} records were lost: figures are lower bounds",
-                     human_count(context.lost_records)),
-         "", 0});
+    report.verdict.push_back({FindingKind::loss,
+                              fmt::format("{} records were lost: figures are lower bounds",
+                                          human_count(context.lost_records)),
+                              "", 0});
   return report;
 }
 

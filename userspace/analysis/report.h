@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Report: what a trace says, as values; report_text.cpp and report_json.cpp show it. make_report is a
-// pure function of rows and facts: it reads no clock, no file and no process.
+// Report: what a trace says, as values; report_text.cpp and report_json.cpp show it. make_report is
+// a pure function of rows and facts: it reads no clock, no file and no process.
 #pragma once
 
 #include <array>
@@ -37,7 +37,15 @@ struct Group {
 };
 
 enum class FindingKind : uint8_t {
-  error, hang, straggler, decline, skew, rail, barrier, config, loss,
+  error,
+  hang,
+  straggler,
+  decline,
+  skew,
+  rail,
+  barrier,
+  config,
+  loss,
 };
 std::string_view to_string(FindingKind kind);
 
@@ -54,9 +62,9 @@ struct Matrix {
     std::string from, to;
     uint64_t bytes = 0, operations = 0;
   };
-  std::string_view name;  // "node", "rank", "nic"
-  std::vector<Flow> flows;  // by from, to
-  std::optional<Skew> skew; // of the bytes of the off-diagonal; its indices are those of flows
+  std::string_view name;     // "node", "rank", "nic"
+  std::vector<Flow> flows;   // by from, to
+  std::optional<Skew> skew;  // of the bytes of the off-diagonal; its indices are those of flows
 };
 
 struct ErrorGroup {
@@ -110,7 +118,8 @@ struct ReportContext {
   Hosts hosts;
   // Rank of a process, by (index of its node, pid).
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> ranks;
-  std::vector<std::pair<uint32_t, std::shared_ptr<const QueuePair>>> queue_pairs;  // node, attributes
+  std::vector<std::pair<uint32_t, std::shared_ptr<const QueuePair>>>
+      queue_pairs;  // node, attributes
   std::vector<MemoryRegion> memory_regions;
 };
 
@@ -120,7 +129,8 @@ Report make_report(const Rows& rows, const ReportContext& context);
 std::vector<ConfigDifference> compare_config(
     const std::vector<std::string>& nodes,
     const std::vector<std::pair<uint32_t, std::shared_ptr<const QueuePair>>>& queue_pairs);
-// The UDP source port that a RoCEv2 flow label becomes (rdma_flow_label_to_udp_sport, rdma/ib_verbs.h).
+// The UDP source port that a RoCEv2 flow label becomes (rdma_flow_label_to_udp_sport,
+// rdma/ib_verbs.h).
 uint16_t udp_source_port(uint32_t flow_label);
 
 // What a completion status usually means; "" for success and unknown ones.

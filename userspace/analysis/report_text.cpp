@@ -35,7 +35,8 @@ void title(std::string& out, const Style& style, std::string_view text) {
 }
 
 void more(std::string& out, size_t shown, size_t all) {
-  if (all > shown) out += fmt::format("  ... and {} more (all are in --json)\n", human_count(all - shown));
+  if (all > shown)
+    out += fmt::format("  ... and {} more (all are in --json)\n", human_count(all - shown));
 }
 
 std::string table_of(std::span<const Group> groups, std::string_view what, const Style& style) {
@@ -119,8 +120,13 @@ void add_pending(std::string& out, const Report& report, const Style& style) {
     out += "  none\n";
     return;
   }
-  Table table({{"age", Align::right}, {"queue pair"}, {"peer"}, {"queue"}, {"opcode"},
-               {"bytes", Align::right}, {"wr_id", Align::right}});
+  Table table({{"age", Align::right},
+               {"queue pair"},
+               {"peer"},
+               {"queue"},
+               {"opcode"},
+               {"bytes", Align::right},
+               {"wr_id", Align::right}});
   for (size_t i = 0; i < std::min(report.pending.size(), kMaxRows); ++i) {
     const auto& [operation, queue_pair, peer, age_ns] = report.pending[i];
     table.add({age_ns ? human_duration(*age_ns) : "", queue_pair, peer,
@@ -166,7 +172,11 @@ void add_config(std::string& out, const Report& report, const Style& style) {
     out += "  none\n";
     return;
   }
-  Table table({{"of"}, {"attribute"}, {"value", Align::right}, {"queue pairs", Align::right}, {"for example"}});
+  Table table({{"of"},
+               {"attribute"},
+               {"value", Align::right},
+               {"queue pairs", Align::right},
+               {"for example"}});
   for (const ConfigDifference& difference : report.config)
     for (size_t i = 0; i < std::min<size_t>(difference.values.size(), 5); ++i) {
       const auto& value = difference.values[i];
@@ -199,9 +209,9 @@ std::string report_text(const Report& report, const ReportSections& sections, co
                      human_count(report.queue_pairs), human_count(report.peers),
                      human_count(report.processes));
   if (totals.latency_ns.count())
-    out += fmt::format("  latency p50 {}, p95 {}, p99 {}, max {}\n", latency(totals.latency_ns, 0.5),
-                       latency(totals.latency_ns, 0.95), latency(totals.latency_ns, 0.99),
-                       latency(totals.latency_ns, 1));
+    out += fmt::format("  latency p50 {}, p95 {}, p99 {}, max {}\n",
+                       latency(totals.latency_ns, 0.5), latency(totals.latency_ns, 0.95),
+                       latency(totals.latency_ns, 0.99), latency(totals.latency_ns, 1));
   if (totals.unfinished || totals.errors || totals.flushed)
     out += fmt::format("  {} unfinished, {} errors, {} flushed\n", human_count(totals.unfinished),
                        human_count(totals.errors), human_count(totals.flushed));

@@ -169,7 +169,9 @@ void Rows::on_operation(const Operation& operation) {
 // A send queue completes in posting order, so both times go up.
 void Rows::note_depth(Row& row, Tally& tally, uint64_t post_ns, uint64_t complete_ns) {
   auto& ring = row.outstanding_;
-  const auto at = [&](size_t i) -> uint64_t& { return ring[(row.oldest_ + i) & (ring.size() - 1)]; };
+  const auto at = [&](size_t i) -> uint64_t& {
+    return ring[(row.oldest_ + i) & (ring.size() - 1)];
+  };
   while (row.outstanding_count_ > 0 && at(0) <= post_ns) {
     row.oldest_ = (row.oldest_ + 1) & (ring.size() - 1);
     --row.outstanding_count_;
@@ -188,7 +190,7 @@ void Rows::note_depth(Row& row, Tally& tally, uint64_t post_ns, uint64_t complet
 }
 
 void Rows::note_pending(const Row& row, const Operation& operation) {
-  PendingOperation pending{row.number, std::nullopt, operation.opcode,
+  PendingOperation pending{row.number,      std::nullopt,    operation.opcode,
                            operation.queue, operation.bytes, operation.wr_id};
   if (operation.time_ns) pending.time_ns = clock_.utc_ns(*operation.time_ns);
   pending_.push_back(pending);

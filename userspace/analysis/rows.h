@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Rows: operations, sorted into queue pairs and peers as they come; the one pass that all of report is
-// made from. Times become UTC here, so that traces of several machines go together.
+// Rows: operations, sorted into queue pairs and peers as they come; the one pass that all of report
+// is made from. Times become UTC here, so that traces of several machines go together.
 //
 //   Rows rows;
 //   rows.begin_trace("node1", clock);
 //   Replay replay(reader, rows); replay.run();
 //   Report report = make_report(rows, ...);       // report.h
 //
-// Memory: a row for each queue pair and peer (beyond Limits, one for all further), in it a cell for each
-// opcode and size class that occurs.
+// Memory: a row for each queue pair and peer (beyond Limits, one for all further), in it a cell for
+// each opcode and size class that occurs.
 #pragma once
 
 #include <array>
@@ -45,10 +45,10 @@ struct ErrorSample {
 struct Row {
   static constexpr size_t kOpcodes = static_cast<size_t>(Opcode::unknown) + 1;
 
-  size_t number = 0;  // in Rows
-  uint32_t node = 0;  // index in Rows::nodes()
-  std::shared_ptr<const QueuePair> qp;  // its newest description; null: requests of shared queues, and
-                                        // the row for all beyond the limit
+  size_t number = 0;                    // in Rows
+  uint32_t node = 0;                    // index in Rows::nodes()
+  std::shared_ptr<const QueuePair> qp;  // its newest description; null: requests of shared queues,
+                                        // and the row for all beyond the limit
   uint32_t pid = 0;
   std::string comm;
   std::optional<uint32_t> peer_qp_num;
@@ -99,7 +99,8 @@ class Rows final : public OperationSink {
   std::vector<PendingOperation> pending() const;
 
  private:
-  using Key = std::tuple<uint32_t, std::string, uint32_t, uint32_t, uint32_t, uint32_t, std::string>;
+  using Key =
+      std::tuple<uint32_t, std::string, uint32_t, uint32_t, uint32_t, uint32_t, std::string>;
 
   Row& row_of(const Operation& operation);
   void note_depth(Row& row, Tally& tally, uint64_t post_ns, uint64_t complete_ns);
@@ -111,7 +112,8 @@ class Rows final : public OperationSink {
   uint32_t node_ = 0;
   std::vector<std::unique_ptr<Row>> rows_;
   std::map<Key, Row*> by_key_;
-  // Of connected queue pairs. The shared_ptr in Row keeps a description alive; a newer one replaces it.
+  // Of connected queue pairs. The shared_ptr in Row keeps a description alive; a newer one replaces
+  // it.
   std::unordered_map<const QueuePair*, Row*> by_description_;
   std::vector<std::shared_ptr<const QueuePair>> kept_;
   const QueuePair* last_qp_ = nullptr;

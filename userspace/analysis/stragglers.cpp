@@ -31,8 +31,8 @@ std::vector<Outlier> find_outliers(std::span<const double> values, Direction bad
   for (size_t i = 0; i < values.size(); ++i) {
     const double value = values[i];
     const double distance = bad == Direction::high ? value - typical : typical - value;
-    const bool by_factor = bad == Direction::high ? value >= rule.factor * typical
-                                                  : value * rule.factor <= typical;
+    const bool by_factor =
+        bad == Direction::high ? value >= rule.factor * typical : value * rule.factor <= typical;
     if (by_factor && distance > allowed && distance >= rule.min_difference)
       outliers.push_back({i, value, typical});
   }
@@ -66,7 +66,8 @@ std::optional<Decline> find_decline(const Series& series) {
     const auto low = std::count_if(middle, rates.end(), [&](double r) { return r < between; });
     const double share = static_cast<double>(high + low) / static_cast<double>(rates.size());
     const auto after_count = static_cast<double>(rates.size() - split);
-    if (share < 0.9 || static_cast<double>(low) < 0.9 * after_count || share <= best_share) continue;
+    if (share < 0.9 || static_cast<double>(low) < 0.9 * after_count || share <= best_share)
+      continue;
     best_share = share;
     best = Decline{times[split], before, after};
   }
@@ -79,8 +80,7 @@ std::optional<Skew> skew_of(std::span<const double> values) {
   if (*smallest <= 0) return std::nullopt;
   const double mean =
       std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-  return Skew{*largest / mean, *largest / *smallest,
-              static_cast<size_t>(largest - values.begin()),
+  return Skew{*largest / mean, *largest / *smallest, static_cast<size_t>(largest - values.begin()),
               static_cast<size_t>(smallest - values.begin())};
 }
 

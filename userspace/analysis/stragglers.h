@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Who departs from its peers: pure functions over measurements, by robust statistics (median, and
-// median absolute deviation), so that the culprits do not hide themselves by moving the mean, and the
-// majority is never named.
+// median absolute deviation), so that the culprits do not hide themselves by moving the mean, and
+// the majority is never named.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ struct Outlier {
   double value = 0, typical = 0;
 };
 
-// Values that depart by at least kFactor and by more than kDeviations deviations; fewer than half of
-// them, else none. At least kMinMembers are needed to tell who is typical.
+// Values that depart by at least kFactor and by more than kDeviations deviations; fewer than half
+// of them, else none. At least kMinMembers are needed to tell who is typical.
 struct OutlierRule {
   double factor = 1.5;
   double deviations = 6;

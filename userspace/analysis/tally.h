@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// What is counted of a set of operations, in memory that does not depend on their number. Tallies add
-// up: those of queue pairs make those of peers, devices, processes.
+// What is counted of a set of operations, in memory that does not depend on their number. Tallies
+// add up: those of queue pairs make those of peers, devices, processes.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 
 namespace sigma {
 
-// Bytes and busy time over the trace, in at most 64 steps of equal width, which doubles as time goes on.
+// Bytes and busy time over the trace, in at most 64 steps of equal width, which doubles as time
+// goes on.
 class Series {
  public:
   static constexpr size_t kSteps = 64;
@@ -58,9 +59,9 @@ class Series {
 struct Tally {
   uint64_t operations = 0;
   uint64_t bytes = 0;
-  uint64_t completed = 0;   // with success
+  uint64_t completed = 0;  // with success
   uint64_t unfinished = 0;
-  uint64_t errors = 0;      // any status but success and flush
+  uint64_t errors = 0;  // any status but success and flush
   uint64_t flushed = 0;
   uint64_t busy_ns = 0;         // with at least one of them outstanding
   uint64_t outstanding_ns = 0;  // summed over the operations

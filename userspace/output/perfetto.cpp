@@ -55,10 +55,12 @@ PerfettoSink::PerfettoSink(Fd fd, std::string name, const PerfettoOptions& optio
 void PerfettoSink::begin() {
   std::string snapshot, packet;
   const ClockPair& clock = options_.clock;
-  proto::put_bytes(snapshot, proto::kClocks, clock_message(proto::kClockMonotonic, clock.monotonic_ns));
+  proto::put_bytes(snapshot, proto::kClocks,
+                   clock_message(proto::kClockMonotonic, clock.monotonic_ns));
   proto::put_bytes(snapshot, proto::kClocks, clock_message(proto::kClockRealtime, clock.utc_ns));
   // trace_processor counts in BOOTTIME unless told otherwise; suspended time is of no matter here.
-  proto::put_bytes(snapshot, proto::kClocks, clock_message(proto::kClockBoottime, clock.monotonic_ns));
+  proto::put_bytes(snapshot, proto::kClocks,
+                   clock_message(proto::kClockBoottime, clock.monotonic_ns));
   proto::put_uint(snapshot, proto::kPrimaryClock, proto::kClockMonotonic);
   proto::put_bytes(packet, proto::kClockSnapshot, snapshot);
   proto::put_uint(packet, proto::kTimestamp, clock.monotonic_ns);
@@ -98,7 +100,8 @@ PerfettoSink::Queue& PerfettoSink::queue_of(const Operation& operation) {
     if (const auto known = by_description_.find(qp); known != by_description_.end())
       if (Queue* queue = known->second[receives]) return *queue;
   const uint32_t pid = qp ? qp->pid : operation.pid;
-  Queue& queue = queues_[{qp ? qp->device : "", qp ? qp->qp_num : 0, qp ? qp->life : 0, pid, receives}];
+  Queue& queue =
+      queues_[{qp ? qp->device : "", qp ? qp->qp_num : 0, qp ? qp->life : 0, pid, receives}];
   if (queue.parent == 0) {
     queue.parent = process_track(pid, operation.comm);
     const std::string device = qp && !qp->device.empty() ? qp->device : "unknown device";
@@ -198,8 +201,8 @@ void PerfettoSink::describe(const Operation& operation, bool completed) {
   if (operation.wr_id) annotate("wr_id", *operation.wr_id);
   if (operation.tid) annotate("tid", operation.tid);
   if (operation.remote_addr) annotate("remote_addr", *operation.remote_addr, true);
-  const auto peer_qp_num = operation.peer_qp_num || !operation.qp ? operation.peer_qp_num
-                                                                  : operation.qp->peer_qp_num;
+  const auto peer_qp_num =
+      operation.peer_qp_num || !operation.qp ? operation.peer_qp_num : operation.qp->peer_qp_num;
   if (peer_qp_num) annotate("peer_qp_num", *peer_qp_num);
   const bool own_peer = operation.peer.gid || operation.peer.lid || !operation.qp;
   if (const auto peer = address_text(own_peer ? operation.peer : operation.qp->peer); !peer.empty())

@@ -6,12 +6,12 @@
 //
 // A process has a track; under it each queue pair has one for its posts (instants), lanes of slices
 // from post to completion (operations of one queue overlap, slices of one track must not), and a
-// counter of the bytes in flight. A flow leads from a post to its slice. Counters of ports, and times
-// that were not traced in full, have tracks of their own.
+// counter of the bytes in flight. A flow leads from a post to its slice. Counters of ports, and
+// times that were not traced in full, have tracks of their own.
 //
-// Each track's events are written in order of time, slices balanced; memory is bounded by what is in
-// flight at once. Times are CLOCK_MONOTONIC, tied to UTC by a clock snapshot. A file always holds
-// whole packets. Single-threaded.
+// Each track's events are written in order of time, slices balanced; memory is bounded by what is
+// in flight at once. Times are CLOCK_MONOTONIC, tied to UTC by a clock snapshot. A file always
+// holds whole packets. Single-threaded.
 #pragma once
 
 #include <array>

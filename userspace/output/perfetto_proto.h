@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Protobuf's wire format, as far as Perfetto's trace needs it: varints, fixed 64-bit values, strings
-// and nested messages, appended to a string.
-// Encoding: protobuf.dev/programming-guides/encoding. Field numbers: perfetto's protos/perfetto/trace/
+// Protobuf's wire format, as far as Perfetto's trace needs it: varints, fixed 64-bit values,
+// strings and nested messages, appended to a string. Encoding:
+// protobuf.dev/programming-guides/encoding. Field numbers: perfetto's protos/perfetto/trace/
 // trace_packet.proto, clock_snapshot.proto, track_event/*.proto, interned_data/interned_data.proto.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Records to events and back. Input of both directions is hostile: nothing is read outside the given
-// bytes, and what does not fit the schema is refused.
+// Records to events and back. Input of both directions is hostile: nothing is read outside the
+// given bytes, and what does not fit the schema is refused.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Each table is a list of columns: a name, and what of an object stands there. Tables of objects have
-// thousands of rows, not millions: strings do.
+// Each table is a list of columns: a name, and what of an object stands there. Tables of objects
+// have thousands of rows, not millions: strings do.
 #include "trace/csv_tables.h"
 
 #include <fmt/format.h>
@@ -45,11 +45,11 @@ struct Column {
   Text (*text)(const Object&, const TableContext&);
 };
 
-#define COLUMN(name, expression) \
-  {                                                                                         \
+#define COLUMN(name, expression)                                                               \
+  {                                                                                            \
     name, []([[maybe_unused]] const auto& o, [[maybe_unused]] const TableContext& c) -> Text { \
-      return expression;                                                                    \
-    }                                                                                       \
+      return expression;                                                                       \
+    }                                                                                          \
   }
 
 template <typename Object>

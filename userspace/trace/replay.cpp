@@ -57,9 +57,8 @@ void Replay::run() {
     add_gap({TraceGap::Kind::paused, begin_ns, reader_.last_ns(), pid, 0});
   for (const Discard& discard : reader_.discards())
     add_gap({TraceGap::Kind::dropped, discard.begin_ns, discard.end_ns, 0, discard.records});
-  std::stable_sort(gaps_.begin(), gaps_.end(), [](const TraceGap& a, const TraceGap& b) {
-    return a.begin_ns < b.begin_ns;
-  });
+  std::stable_sort(gaps_.begin(), gaps_.end(),
+                   [](const TraceGap& a, const TraceGap& b) { return a.begin_ns < b.begin_ns; });
 }
 
 void Replay::on_record(std::span<const std::byte> record) {

@@ -14,9 +14,9 @@ using enum FieldForm;
 
 // The type is that of the member, the form how it is shown.
 #define FIELD(record, member, ...) \
-  {#member, offsetof(record, member), sizeof(record::member), __VA_ARGS__}
+  { #member, offsetof(record, member), sizeof(record::member), __VA_ARGS__ }
 #define ENUM(record, member, names) \
-  {#member, offsetof(record, member), sizeof(record::member), decimal, names}
+  { #member, offsetof(record, member), sizeof(record::member), decimal, names }
 
 constexpr auto kQueues = std::to_array<ValueName>(
     {{"send", SIGMA_QUEUE_SEND}, {"recv", SIGMA_QUEUE_RECV}, {"srq", SIGMA_QUEUE_SRQ}});
@@ -108,9 +108,8 @@ constexpr auto kQpSources =
     std::to_array<ValueName>({{"post", SIGMA_QP_AT_POST}, {"scan", SIGMA_QP_BY_SCAN}});
 constexpr auto kContextKinds =
     std::to_array<ValueName>({{"seen", SIGMA_CONTEXT_SEEN}, {"closed", SIGMA_CONTEXT_CLOSED}});
-constexpr auto kProcessKinds = std::to_array<ValueName>({{"exec", SIGMA_PROCESS_EXEC},
-                                                         {"exit", SIGMA_PROCESS_EXIT},
-                                                         {"fork", SIGMA_PROCESS_FORK}});
+constexpr auto kProcessKinds = std::to_array<ValueName>(
+    {{"exec", SIGMA_PROCESS_EXEC}, {"exit", SIGMA_PROCESS_EXIT}, {"fork", SIGMA_PROCESS_FORK}});
 constexpr auto kWindowKinds =
     std::to_array<ValueName>({{"pause", SIGMA_WINDOW_PAUSE}, {"resume", SIGMA_WINDOW_RESUME}});
 constexpr auto kMarkReasons =

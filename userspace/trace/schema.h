@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The fields of every record, once. The trace's metadata (tsdl.h), the codec (codec.h) and the tests
-// derive from this table; static_asserts in schema.cpp hold it against bpf/records.h: a record type
-// without a row, or a field that is left out, does not compile.
+// The fields of every record, once. The trace's metadata (tsdl.h), the codec (codec.h) and the
+// tests derive from this table; static_asserts in schema.cpp hold it against bpf/records.h: a
+// record type without a row, or a field that is left out, does not compile.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ enum class Tail : uint8_t { none, uverbs };
 struct RecordSchema {
   uint16_t type;
   std::string_view name;
-  uint16_t size;  // of the fixed part, header included
+  uint16_t size;                  // of the fixed part, header included
   std::span<const Field> fields;  // from the header's end to `size`, without holes
   Tail tail = Tail::none;
   bool data_path = false;  // of the many: kept in the stream of its CPU

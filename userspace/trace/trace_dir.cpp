@@ -75,7 +75,8 @@ Status empty_trace(int folder, const std::string& path) {
   if (!says_trace(folder)) return refused(path, kNotOurs);
   SIGMA_ASSIGN(const auto names, entries(folder, path));
   for (const std::string& name : names)
-    if (name != "ctf" && !(is_regular_at(folder, name) && (name == "meta.json" || is_left_over(name))))
+    if (name != "ctf" &&
+        !(is_regular_at(folder, name) && (name == "meta.json" || is_left_over(name))))
       return refused(path, fmt::format("{} in it is not ours", name));
   const Fd ctf(openat(folder, "ctf", kFolder));
   std::vector<std::string> streams;
@@ -159,7 +160,8 @@ Result<TraceDir> TraceDir::create(const std::string& path) {
   if (!folders.ok() && denied && caller.uid != geteuid())
     folders = make(folder, caller, true, &denied);
   if (!folders.ok()) return std::move(folders).error();
-  SIGMA_ASSIGN(Fd meta, write_private_file(folder + "/meta.json", std::string(kTraceMetaBegin) + "\n}\n"));
+  SIGMA_ASSIGN(Fd meta,
+               write_private_file(folder + "/meta.json", std::string(kTraceMetaBegin) + "\n}\n"));
   return TraceDir(folder, std::move(folders->ctf), std::move(meta));
 }
 

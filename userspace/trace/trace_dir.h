@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The folders of a trace, made safely: DIR/meta.json and DIR/ctf/.
 //
-// What stands at DIR is replaced only if it is a trace of ours: a folder whose meta.json says so and
-// which holds nothing but the files that a trace has. Anything else is refused, and nothing in it is
-// touched. Folders are 0700 and files 0600, of the calling user (base/private_file.h), also where
-// root was asked by sudo; symbolic links are not followed in the last component.
+// What stands at DIR is replaced only if it is a trace of ours: a folder whose meta.json says so
+// and which holds nothing but the files that a trace has. Anything else is refused, and nothing in
+// it is touched. Folders are 0700 and files 0600, of the calling user (base/private_file.h), also
+// where root was asked by sudo; symbolic links are not followed in the last component.
 #pragma once
 
 #include <string>

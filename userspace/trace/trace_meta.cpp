@@ -121,7 +121,8 @@ Result<TraceMeta> parse_trace_meta(std::string_view input) {
   if (!document.is_object() || text(document, "format") != "sigmatrace-trace")
     return Error{"meta.json is not that of a trace", "name the folder that `attach -o DIR` wrote"};
   // Only what it is: the tracer ended before it said more.
-  if (document.size() == 1) return Error{"the trace has no beginning: its tracer was stopped at once"};
+  if (document.size() == 1)
+    return Error{"the trace has no beginning: its tracer was stopped at once"};
   const auto version = number(document, "format_version");
   const auto records = number(document, "record_version");
   if (version != kTraceFormatVersion || records != SIGMA_RECORD_VERSION)

@@ -81,8 +81,8 @@ class TraceReader::Cursor {
   TraceReader& reader_;
   const File& file_;
   size_t packet_ = 0;
-  size_t offset_ = 0;   // of the next event in the packet
-  uint64_t events_ = 0; // taken from it
+  size_t offset_ = 0;    // of the next event in the packet
+  uint64_t events_ = 0;  // taken from it
   uint64_t last_ns_ = 0;
   bool any_ = false;
   Event event_;
@@ -137,7 +137,8 @@ Status TraceReader::open_files(const std::string& path) {
   if (!dir) return cannot_read(path, errno);
   while (const dirent* entry = readdir(dir.get())) {
     if (!is_stream_name(entry->d_name)) continue;
-    const Fd fd(openat(dirfd(dir.get()), entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    const Fd fd(
+        openat(dirfd(dir.get()), entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat info {};
     if (!fd || fstat(fd.get(), &info) != 0)
       return cannot_read(fmt::format("{}/{}", path, entry->d_name), errno);
@@ -172,7 +173,8 @@ void TraceReader::index_packets(File& file) {
       continue;
     }
     const size_t size = head.packet_bits / 8;
-    if (head.stream_id == kStreamCpu && head.cpu_id < kMaxCpus) cpus_ = std::max(cpus_, head.cpu_id + 1);
+    if (head.stream_id == kStreamCpu && head.cpu_id < kMaxCpus)
+      cpus_ = std::max(cpus_, head.cpu_id + 1);
     if (discarded && head.events_discarded > *discarded) {
       const uint64_t count = head.events_discarded - *discarded;
       damage_.discarded += count;

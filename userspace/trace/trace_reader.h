@@ -7,11 +7,11 @@
 //
 // Files are mapped, never copied; memory does not grow with the trace. Their content is hostile:
 // everything is checked before it is used, and what is torn or damaged is skipped, counted and
-// described. Where records are missing (damage, or a flight recorder's overwritten part), the visitor
-// is told of the hole before the record behind it.
+// described. Where records are missing (damage, or a flight recorder's overwritten part), the
+// visitor is told of the hole before the record behind it.
 //
-// A trace that is still being written can be read up to now, unless it is a flight recorder's, whose
-// files are cut while it runs.
+// A trace that is still being written can be read up to now, unless it is a flight recorder's,
+// whose files are cut while it runs.
 #pragma once
 
 #include <cstddef>
@@ -64,9 +64,9 @@ class TraceReader {
   const TraceDamage& damage() const { return damage_; }
   const std::vector<Discard>& discards() const { return discards_; }
 
-  uint64_t bytes() const;                           // of all streams
-  unsigned cpus() const { return cpus_; }           // the highest one with a stream, plus 1; at least 1
-  uint64_t first_ns() const { return first_ns_; }   // of the packets; 0 without any
+  uint64_t bytes() const;                  // of all streams
+  unsigned cpus() const { return cpus_; }  // the highest one with a stream, plus 1; at least 1
+  uint64_t first_ns() const { return first_ns_; }  // of the packets; 0 without any
   uint64_t last_ns() const { return last_ns_; }
 
  private:

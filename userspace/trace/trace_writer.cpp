@@ -59,7 +59,8 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path
   const TraceInfo& info = writer->meta_.info;
   writer->start_ns_ = writer->newest_ns_ = info.start_clock.monotonic_ns;
   if (options.max_size_bytes)
-    writer->packet_bytes_ = std::clamp<size_t>(options.max_size_bytes / 128, 16 * 1024, kPacketBytes);
+    writer->packet_bytes_ =
+        std::clamp<size_t>(options.max_size_bytes / 128, 16 * 1024, kPacketBytes);
 
   SIGMA_ASSIGN(const Fd metadata, writer->dir_.create_stream("metadata"));
   const std::string text = tsdl({.uuid = writer->meta_.uuid,
@@ -71,8 +72,8 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path
   write_all(metadata.get(), text, &errnum);
   if (errnum) return Error{fmt::format("cannot write the trace {}: {}", path, errno_text(errnum))};
   const long configured = sysconf(_SC_NPROCESSORS_CONF);
-  SIGMA_CHECK(writer->open_streams(
-      options.cpus ? options.cpus : static_cast<unsigned>(std::max(configured, 1L))));
+  SIGMA_CHECK(writer->open_streams(options.cpus ? options.cpus
+                                                : static_cast<unsigned>(std::max(configured, 1L))));
   SIGMA_CHECK(writer->dir_.write_meta(trace_meta_json(writer->meta_)));
   return writer;
 }
@@ -128,8 +129,8 @@ void TraceWriter::add(Stream& stream, std::span<const std::byte> record) {
   }
   // Files of a flight recorder stay bounded, also when the control plane alone would fill them.
   if (meta_.max_size_bytes && stream.id == kStreamControl &&
-      stream.segments[0].bytes + stream.packet.size() + record.size() > meta_.max_size_bytes / 2 -
-          packet_bytes_) {
+      stream.segments[0].bytes + stream.packet.size() + record.size() >
+          meta_.max_size_bytes / 2 - packet_bytes_) {
     ++control_omitted_;
     return;
   }
@@ -167,8 +168,7 @@ PacketHead TraceWriter::head_of(const Stream& stream, uint64_t begin_ns, uint64_
 }
 
 void TraceWriter::write_packet(Stream& stream) {
-  const bool grew =
-      stream.id == kStreamControl && stream.discarded != dropped_ + control_omitted_;
+  const bool grew = stream.id == kStreamControl && stream.discarded != dropped_ + control_omitted_;
   if (stream.packet.empty() && !grew) return;
   if (stream.packet.empty()) {  // no events, but a discarded count to tell
     stream.packet.resize(sizeof(PacketHead));
@@ -191,8 +191,8 @@ void TraceWriter::write_packet(Stream& stream) {
     stream.discarded = dropped_ + control_omitted_;
     stream.last_ns = std::max(stream.last_ns, newest_ns_);
   }
-  const PacketHead head = head_of(stream, stream.begin_ns, stream.last_ns, stream.packet.size(),
-                                  stream.events);
+  const PacketHead head =
+      head_of(stream, stream.begin_ns, stream.last_ns, stream.packet.size(), stream.events);
   std::memcpy(stream.packet.data(), &head, sizeof head);
   if (error_ || !write_whole(stream, stream.packet)) {
     lost_ += stream.events;
@@ -254,15 +254,16 @@ void TraceWriter::make_room(uint64_t bytes) {
 void TraceWriter::roll_over(Stream& stream) {
   if (stream.segments.size() == 1) return;
   if (stream.segments[stream.current].bytes == 0) {
-    active_streams_ = static_cast<size_t>(std::count_if(
-        cpus_.begin(), cpus_.end(), [](const Stream& s) {
+    active_streams_ =
+        static_cast<size_t>(std::count_if(cpus_.begin(), cpus_.end(), [](const Stream& s) {
           return std::any_of(s.segments.begin(), s.segments.end(),
                              [](const Segment& segment) { return segment.bytes > 0; });
         }));
     active_streams_ = std::max<size_t>(active_streams_, 1);
   }
   const uint64_t share = meta_.max_size_bytes / (kSegments * active_streams_);
-  if (stream.segments[stream.current].bytes + stream.packet.size() <= std::max<uint64_t>(share, packet_bytes_))
+  if (stream.segments[stream.current].bytes + stream.packet.size() <=
+      std::max<uint64_t>(share, packet_bytes_))
     return;
   stream.current = (stream.current + 1) % stream.segments.size();
   Segment& next = stream.segments[stream.current];

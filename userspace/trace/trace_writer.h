@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // TraceWriter: records into a trace directory.
 //
-//   SIGMA_ASSIGN(auto trace, TraceWriter::create("DIR", meta, {}));    // before privileges are dropped
-//   for each record: session.on_record(record); trace->on_record(record);    // in this order
-//   session asks for a device or a name: trace->note_device(rdev, name); trace->note_comm(pid, name);
-//   trace->note_dropped(total);   trace->flush();                     // now and then
+//   SIGMA_ASSIGN(auto trace, TraceWriter::create("DIR", meta, {}));    // before privileges are
+//   dropped for each record: session.on_record(record); trace->on_record(record);    // in this
+//   order session asks for a device or a name: trace->note_device(rdev, name);
+//   trace->note_comm(pid, name); trace->note_dropped(total);   trace->flush(); // now and then
 //   SIGMA_CHECK(trace->finish(info, attacher_counters));
 //
-// Session comes first so that what it asks while it takes a record stands before the record, where a
-// replay needs it.
+// Session comes first so that what it asks while it takes a record stands before the record, where
+// a replay needs it.
 //
-// Records are kept in packets of 256 KiB; each is one write, and a file is cut back to its last whole
-// packet where that write falls short. So whatever ends the tracer (kill -9, a full disk), everything
-// up to the last whole packet is readable. After the first failure nothing more is written: all
-// further records are counted as lost, and error() says why.
+// Records are kept in packets of 256 KiB; each is one write, and a file is cut back to its last
+// whole packet where that write falls short. So whatever ends the tracer (kill -9, a full disk),
+// everything up to the last whole packet is readable. After the first failure nothing more is
+// written: all further records are counted as lost, and error() says why.
 //
-// With max_size_bytes (flight recorder) each stream is a ring of files, emptied from the oldest on, so
-// that the folder's files stay below it; the control plane's records are kept as long as they take less
-// than half. All files are opened by create(): none need be made or removed later.
+// With max_size_bytes (flight recorder) each stream is a ring of files, emptied from the oldest on,
+// so that the folder's files stay below it; the control plane's records are kept as long as they
+// take less than half. All files are opened by create(): none need be made or removed later.
 //
 // Single-threaded.
 #pragma once
@@ -75,10 +75,12 @@ class TraceWriter {
   // Flushes, writes meta.json with complete = true. `info` is the caller's at the end.
   Status finish(const TraceInfo& info, const Counters& attacher);
 
-  uint64_t records_written() const { return written_; }  // accepted; after flush() they are in the file
-  uint64_t records_lost() const { return lost_; }        // that could not be written
+  uint64_t records_written() const {
+    return written_;
+  }                                                // accepted; after flush() they are in the file
+  uint64_t records_lost() const { return lost_; }  // that could not be written
   uint64_t refused() const { return refused_; }
-  uint64_t bytes() const { return total_bytes_; }        // of the streams' files now
+  uint64_t bytes() const { return total_bytes_; }  // of the streams' files now
   const std::optional<Error>& error() const { return error_; }
 
  private:
