@@ -73,14 +73,19 @@ class TraceReader::Cursor {
  public:
   Cursor(TraceReader& reader, const File& file) : reader_(reader), file_(file) { next(); }
 
-  bool at_end() const { return packet_ == file_.packets.size(); }
+  bool at_end() const { return ended_; }
   const Event& event() const { return event_; }
   void next();
 
  private:
+  bool begin_packet();
+
   TraceReader& reader_;
   const File& file_;
-  size_t packet_ = 0;
+  size_t next_region_ = 0;             // in file_.sound
+  std::span<const std::byte> region_;  // what is left of the one before
+  Packet packet_{};
+  bool in_packet_ = false, ended_ = false;
   size_t offset_ = 0;    // of the next event in the packet
   uint64_t events_ = 0;  // taken from it
   uint64_t last_ns_ = 0;
@@ -89,14 +94,42 @@ class TraceReader::Cursor {
   std::unique_ptr<RecordBuffer> buffer_ = std::make_unique<RecordBuffer>();
 };
 
+// Heads are looked at again, rather than kept: memory must not grow with the trace.
+bool TraceReader::Cursor::begin_packet() {
+  for (;;) {
+    if (region_.empty()) {
+      if (next_region_ == file_.sound.size()) return false;
+      region_ = file_.sound[next_region_++];
+    }
+    PacketHead head;
+    if (reject(region_, reader_.meta_.uuid, &head)) {
+      reader_.damaged(file_, region_.size(), "changed while it was read");
+      region_ = {};
+      continue;
+    }
+    const size_t size = head.packet_bits / 8;
+    packet_ = {region_.subspan(sizeof head, size - sizeof head), head.timestamp_begin,
+               head.timestamp_end, head.events};
+    region_ = region_.subspan(size);
+    offset_ = 0;
+    events_ = 0;
+    return true;
+  }
+}
+
 void TraceReader::Cursor::next() {
-  for (; packet_ < file_.packets.size(); ++packet_, offset_ = 0, events_ = 0) {
-    const Packet& packet = file_.packets[packet_];
-    const auto rest = packet.events.subspan(offset_);
-    if (rest.empty() && events_ == packet.count) continue;
+  for (;; in_packet_ = false) {
+    if (!in_packet_ && !begin_packet()) {
+      ended_ = true;
+      return;
+    }
+    in_packet_ = true;
+    const auto rest = packet_.events.subspan(offset_);
+    if (rest.empty() && events_ == packet_.count) continue;
     const auto event = read_event(rest, *buffer_);
-    const bool sound = event && events_ < packet.count && event->timestamp_ns >= packet.begin_ns &&
-                       event->timestamp_ns <= packet.end_ns && event->timestamp_ns >= last_ns_ &&
+    const bool sound = event && events_ < packet_.count &&
+                       event->timestamp_ns >= packet_.begin_ns &&
+                       event->timestamp_ns <= packet_.end_ns && event->timestamp_ns >= last_ns_ &&
                        (!any_ || event->sequence > event_.sequence);
     if (!sound) {
       reader_.damaged(file_, rest.size(), "a damaged packet");
@@ -157,6 +190,10 @@ Status TraceReader::open_files(const std::string& path) {
 void TraceReader::index_packets(File& file) {
   std::optional<uint64_t> discarded;
   uint64_t discarded_ns = 0;
+  size_t kept = 0;  // offset of what is sound and not yet in file.sound
+  const auto keep_until = [&](size_t offset) {
+    if (offset > kept) file.sound.push_back(file.bytes.subspan(kept, offset - kept));
+  };
   for (auto rest = file.bytes; !rest.empty();) {
     PacketHead head;
     if (const char* reason = reject(rest, meta_.uuid, &head)) {
@@ -169,7 +206,9 @@ void TraceReader::index_packets(File& file) {
       const std::string_view what = reason;
       damaged(file, skipped,
               what == "torn" && next == rest.end() ? "a torn packet at its end" : what);
+      keep_until(file.bytes.size() - rest.size());
       rest = rest.subspan(skipped);
+      kept = file.bytes.size() - rest.size();
       continue;
     }
     const size_t size = head.packet_bits / 8;
@@ -185,11 +224,9 @@ void TraceReader::index_packets(File& file) {
     discarded_ns = head.timestamp_end;
     first_ns_ = first_ns_ ? std::min(first_ns_, head.timestamp_begin) : head.timestamp_begin;
     last_ns_ = std::max(last_ns_, head.timestamp_end);
-    if (size > sizeof head || head.events)
-      file.packets.push_back({rest.subspan(sizeof head, size - sizeof head), head.timestamp_begin,
-                              head.timestamp_end, head.events});
     rest = rest.subspan(size);
   }
+  keep_until(file.bytes.size());
 }
 
 void TraceReader::damaged(const File& file, uint64_t bytes, std::string_view what) {

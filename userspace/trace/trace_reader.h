@@ -77,7 +77,8 @@ class TraceReader {
   struct File {
     std::string name;
     std::span<const std::byte> bytes;  // mapped
-    std::vector<Packet> packets;
+    std::vector<std::span<const std::byte>>
+        sound;  // what lies between damaged places: whole packets
   };
   class Cursor;
 
