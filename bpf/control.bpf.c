@@ -24,6 +24,10 @@ struct draft {
   };
   __u32 start; /* of the payload area */
   __u32 end;   /* of what is filled in */
+  /* Attributes of QP CREATE: struct ibv_qp *, and where the number and the driver's part are. */
+  __u64 qp_ptr;
+  __u64 qp_num_at;
+  __u64 driver_at;
 };
 
 struct {
@@ -49,6 +53,10 @@ static __noinline int add_attribute(struct draft* draft, __u64 attrs, __u32 i) {
   struct sigma_uverbs_attr attr = {};
   read_user(totals, &attr, sizeof(attr), attrs + i * ATTR_BYTES);
   attr.offset = SIGMA_UVERBS_NO_PAYLOAD;
+  if (attr.attr_id == SIGMA_UVERBS_ATTR_CREATE_QP_USER_HANDLE) draft->qp_ptr = attr.data;
+  if (attr.attr_id == SIGMA_UVERBS_ATTR_CREATE_QP_RESP_QP_NUM) draft->qp_num_at = attr.data;
+  if (attr.attr_id == SIGMA_UVERBS_ATTR_UHW_IN && attr.len >= SIGMA_MLX5_CREATE_QP_DB_ADDR + 8)
+    draft->driver_at = attr.data;
   if (is_pointer(&attr)) {
     __u32 end = draft->end;
     __u32 length = attr.len;
@@ -67,6 +75,22 @@ static __noinline int add_attribute(struct draft* draft, __u64 attrs, __u32 i) {
     if (!whole) draft->uverbs.flags |= SIGMA_UVERBS_TRUNCATED;
   }
   *(struct sigma_uverbs_attr*)(draft->bytes + sizeof(struct sigma_uverbs) + i * ATTR_BYTES) = attr;
+  return 0;
+}
+
+/*
+ * mlx5: where the doorbell record of a new queue pair is, so that the first post to it already has
+ * its index. What else there is to know of the queue pair is read at that post.
+ */
+static __noinline int note_doorbell(const struct draft* draft, __u64 id) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals || !draft || !draft->qp_ptr || !draft->qp_num_at || !draft->driver_at) return 0;
+  struct sigma_queue_pair_key key = {.tgid = tgid_of(id), .qp_ptr = draft->qp_ptr};
+  struct sigma_queue_pair fresh = {};
+  if (read_user(totals, &fresh.qp_num, sizeof(fresh.qp_num), draft->qp_num_at) &&
+      read_user(totals, &fresh.doorbell, sizeof(fresh.doorbell),
+                draft->driver_at + SIGMA_MLX5_CREATE_QP_DB_ADDR))
+    bpf_map_update_elem(&queue_pairs, &key, &fresh, BPF_ANY);
   return 0;
 }
 
@@ -103,6 +127,10 @@ static __noinline int emit_command(const struct sigma_call* call, __u64 header, 
   draft->end = draft->start;
   for (__u32 i = 0; i < SIGMA_UVERBS_MAX_ATTRS && i < uverbs->num_attrs; i++)
     add_attribute(draft, header + sizeof(hdr), i);
+  if (hdr.object_id == SIGMA_UVERBS_OBJECT_QP &&
+      hdr.method_id == SIGMA_UVERBS_METHOD_QP_CREATE && !result &&
+      hdr.driver_id == SIGMA_RDMA_DRIVER_MLX5)
+    note_doorbell(draft, id);
   __u32 size = draft->end;
   uverbs->payload_bytes = size - draft->start;
   /* One comparison, of a value the compiler knows nothing about: a range check becomes a

@@ -22,6 +22,7 @@ struct Command {
 };
 
 Command add_attach(CLI::App& app);
+Command add_demo(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_export(CLI::App& app);
 Command add_report(CLI::App& app);

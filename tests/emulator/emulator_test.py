@@ -290,7 +290,7 @@ TESTS = {
     "verbs_data_roce": single("{workloads}/verbs_data mlx5_0 mlx5_1 2000 9", verbs_data, "--devices", "2", "--link", "eth"),
     "verbs_data_losses": single("{workloads}/verbs_data mlx5_0 mlx5_0 150 11", verbs_losses, "--env", "SIGMA_CONNECTX_DROP=0.05"),
     **{f"errors_{name}": single(f"{{workloads}}/verbs_errors mlx5_0 {name}", verbs_errors)
-       for name in ("access", "bounds", "protection", "length", "rnr", "retry", "reset", "sqd", "resize")},
+       for name in ("access", "bounds", "protection", "length", "rnr", "retry", "reset", "sqd", "resize", "link_down")},
     "errors_rnr_recovers": single("{workloads}/verbs_errors mlx5_0 rnr_recovers", rnr_recovers),
     "scatter_to_cqe": single("{workloads}/verbs_data mlx5_0 mlx5_0 2000 13", scatter_to_cqe, "--env", "SIGMA_CONNECTX_SCATTER_CQE=1"),
     "threads": single("{workloads}/verbs_threads mlx5_0 8 64 50 2", threads),

@@ -28,7 +28,7 @@ class LateJob {
   static constexpr uint64_t kBytes = 64;  // of each request
   static constexpr uint32_t kQpNum = 17;
 
-  // The provider is one of the resolver's fixtures; it has no installed place.
+  // Its provider lies where none is installed.
   LateJob();
   ~LateJob();
   LateJob(const LateJob&) = delete;

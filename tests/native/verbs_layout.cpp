@@ -3,6 +3,8 @@
 // held.
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_ioctl_verbs.h>
+#include <rdma/mlx5-abi.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 
 #include <cstddef>
@@ -96,6 +98,14 @@ static_assert(int{SIGMA_UVERBS_ATTR_F_VALID_OUTPUT} == int{UVERBS_ATTR_F_VALID_O
 static_assert(int{SIGMA_UVERBS_OBJECT_DEVICE} == int{UVERBS_OBJECT_DEVICE});
 static_assert(int{SIGMA_UVERBS_OBJECT_QP} == int{UVERBS_OBJECT_QP});
 static_assert(int{SIGMA_UVERBS_METHOD_INVOKE_WRITE} == int{UVERBS_METHOD_INVOKE_WRITE});
+static_assert(int{SIGMA_UVERBS_METHOD_QP_CREATE} == int{UVERBS_METHOD_QP_CREATE});
+static_assert(int{SIGMA_UVERBS_ATTR_CREATE_QP_USER_HANDLE} ==
+              int{UVERBS_ATTR_CREATE_QP_USER_HANDLE});
+static_assert(int{SIGMA_UVERBS_ATTR_CREATE_QP_RESP_QP_NUM} ==
+              int{UVERBS_ATTR_CREATE_QP_RESP_QP_NUM});
+static_assert(int{SIGMA_UVERBS_ATTR_UHW_IN} == int{UVERBS_ATTR_UHW_IN});
+static_assert(int{SIGMA_RDMA_DRIVER_MLX5} == int{RDMA_DRIVER_MLX5});
+static_assert(int{SIGMA_MLX5_CREATE_QP_DB_ADDR} == offsetof(mlx5_ib_create_qp, db_addr));
 
 TEST_CASE("verbs constants are those of the installed header") {
   REQUIRE(static_cast<int>(SIGMA_IBV_QPT_UD) == IBV_QPT_UD);

@@ -26,7 +26,6 @@
 #include "attach/rdma_netlink.h"
 #include "attach/rdma_sysfs.h"
 #include "base/clock.h"
-#include "decode/uverbs.h"
 
 namespace sigma {
 namespace {
@@ -154,12 +153,21 @@ void Tracer::look_at_libraries(Target& target) {
     if (file.kind == LibraryKind::libibverbs) libibverbs = file.path;
     if (file.kind == LibraryKind::provider) has_provider = true;
   }
-  for (const Found& file : found) attach_file(target, file.path, libibverbs, file.key, file.mapped_as);
+  // What it has was made under our eyes, if its memory is younger than the probes.
+  const auto born = born_ns_.find(target.pid);
+  const bool all_seen = born != born_ns_.end() && std::all_of(found.begin(), found.end(), [&](const Found& file) {
+    const auto probed = attached_.find(file.key);
+    return probed != attached_.end() && probed->second < born->second;
+  });
+  for (const Found& file : found) {
+    attach_file(target, file.path, libibverbs, file.key, file.mapped_as);
+    tell_uncovered(file.path);
+  }
   // Providers come with the first ibv_get_device_list: probes on the installed ones are in place before.
   if (!has_provider) attach_installed(target);
   target.waiting = libibverbs.empty();
   // Only what was there at the first look can be older than the attach.
-  if (!std::exchange(target.looked, true) && has_provider) find_older_objects(target, libibverbs);
+  if (!std::exchange(target.looked, true) && has_provider && !all_seen) find_older_objects(target, libibverbs);
 }
 
 // Probes the files that the target would map, in its own root, before it does: no race.
@@ -181,7 +189,7 @@ void Tracer::attach_installed(Target& target) {
 
 void Tracer::attach_file(Target& target, const std::string& path, const std::string& libibverbs, const FileKey& key,
                          std::string mapped_as) {
-  if (!attached_.insert(key).second) return;
+  if (!attached_.emplace(key, UINT64_MAX).second) return;
   auto plan = resolver_.plan(path, libibverbs, mapped_as);
   if (has_exited(target)) return;  // what fails now fails because the process is gone
   if (!plan.ok()) {
@@ -191,6 +199,7 @@ void Tracer::attach_file(Target& target, const std::string& path, const std::str
     return;
   }
   attach_plan(target, *plan, key.pid, std::move(mapped_as));
+  attached_[key] = monotonic_now_ns();
 }
 
 void Tracer::attach_plan(Target& target, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
@@ -206,6 +215,22 @@ void Tracer::attach_plan(Target& target, const std::shared_ptr<const LibraryPlan
   counters_.probes_failed += report.failed.size();
   counters_.return_probes_refused += report.without_return.size();
   libraries_.push_back({scope, std::move(mapped_as), plan, std::move(report)});
+}
+
+// Of a file that a target uses: which functions are not covered, and why. Once a plan.
+void Tracer::tell_uncovered(const std::string& path) {
+  for (const TracedLibrary& library : libraries_) {
+    if (library.plan->path != path || !told_.insert(library.plan.get()).second) continue;
+    std::map<std::string, std::string> functions;  // by the reason
+    for (const UnresolvedFunction& each : library.plan->unresolved) {
+      std::string& list = functions[each.reason];
+      list += fmt::format("{}{}", list.empty() ? "" : ", ", to_string(each.function));
+    }
+    for (const auto& [reason, list] : functions) {
+      statements_.push_back(fmt::format("{}: not covered: {}: {}", library.plan->name, list, reason));
+      say_(statements_.back());
+    }
+  }
 }
 
 // Objects made before the attach: what the heap holds, and the peers that the kernel knows.
@@ -285,32 +310,23 @@ void Tracer::on_ring_record(std::span<const std::byte> record) {
   const auto* header = reinterpret_cast<const sigma_header*>(record.data());
   if (header->type == SIGMA_PROCESS && record.size() >= sizeof(sigma_process))
     on_process(*reinterpret_cast<const sigma_process*>(record.data()));
-  else if (header->type == SIGMA_UVERBS)
-    note_doorbell(record);
   push(record);
-}
-
-// mlx5: from here on BPF reads where each post to a new queue pair begins. At once, before the record
-// has waited for its turn: a queue pair that posts sooner goes without indices so long.
-void Tracer::note_doorbell(std::span<const std::byte> record) {
-  const auto command = UverbsCommand::parse(record);
-  if (!command) return;
-  const auto facts = decode_uverbs(*command);
-  if (!facts || facts->failed || facts->object != UverbsObject::qp || facts->action != UverbsAction::create) return;
-  if (!facts->doorbell_addr || !facts->user_handle || !facts->qp_num) return;
-  const auto pid = static_cast<pid_t>(command->header().h.pid);
-  if (auto set = capture_->set_doorbell(pid, *facts->user_handle, *facts->qp_num, *facts->doorbell_addr); !set.ok())
-    statements_.push_back("without the indices of its requests: " + set.error().what);
 }
 
 void Tracer::on_process(const sigma_process& record) {
   const auto pid = static_cast<pid_t>(record.h.pid);
   if (record.kind == SIGMA_PROCESS_EXEC) {
     rescan_.insert(pid);
+    born_ns_[pid] = record.h.time_ns;
   } else if (record.kind == SIGMA_PROCESS_FORK && options_.follow_forks) {
-    rescan_.insert(static_cast<pid_t>(record.child_pid));
+    const auto child = static_cast<pid_t>(record.child_pid);
+    rescan_.insert(child);
+    // A child has copies of what its parent made.
+    const auto parent = targets_.find(pid);
+    if (parent != targets_.end() && parent->second.waiting) born_ns_[child] = record.h.time_ns;
   } else if (record.kind == SIGMA_PROCESS_EXIT) {
     if (auto it = targets_.find(pid); it != targets_.end()) it->second.ended = true;
+    born_ns_.erase(pid);
   }
 }
 

@@ -110,12 +110,12 @@ class Tracer {
   void attach_file(Target& target, const std::string& path, const std::string& libibverbs, const FileKey& key,
                    std::string mapped_as);
   void attach_plan(Target& target, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope, std::string mapped_as);
+  void tell_uncovered(const std::string& path);
   void find_older_objects(Target& target, const std::string& libibverbs);
   void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
   bool is_probed(const std::string& path, const ResolvedFunction& function) const;
   void find_peers(pid_t pid);
   void on_ring_record(std::span<const std::byte> record);
-  void note_doorbell(std::span<const std::byte> record);
   void on_process(const sigma_process& record);
   void push(std::span<const std::byte> record);
   void govern(Target& target, uint64_t now_ns);
@@ -135,8 +135,10 @@ class Tracer {
   Reorder reorder_;
   Resolver resolver_;
   std::map<pid_t, Target> targets_;
-  std::set<FileKey> attached_;
+  std::map<FileKey, uint64_t> attached_;     // when its probes were in place
+  std::map<pid_t, uint64_t> born_ns_;        // memory known to have been empty then
   std::vector<TracedLibrary> libraries_;
+  std::set<const LibraryPlan*> told_;  // of these, what is not covered was said
   std::set<pid_t> rescan_;
   std::optional<ControlHook> control_hook_;
   bool process_events_ = false;

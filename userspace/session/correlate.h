@@ -60,7 +60,10 @@ class Correlator {
   Qp& qp_of_post(const sigma_header& h, uint64_t context, uint32_t qp_num, uint64_t queue_ptr);
   Srq& srq_of_post(const sigma_header& h, uint64_t context, uint64_t queue_ptr);
 
-  void check_previous_call(Qp& qp, const Pending& first);
+  void begin_call(Qp& qp, const Pending& first);
+  void count_in(Qp& qp, Pending& pending, bool omits);
+  void count_out(Qp& qp, uint32_t tid, uint64_t call_ns, uint32_t accepted);
+  void refuse_from(Qp& qp, uint16_t index);
   void enqueue(Qp& qp, Queue side, Pending&& pending);
   void enqueue(Srq& srq, Pending&& pending);
   void make_room(size_t size_of_queue, Qp* qp, Queue side, Srq* srq);

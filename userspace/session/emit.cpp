@@ -25,7 +25,8 @@ void describe_send(Operation& operation, const Pending& pending) {
     operation.peer_qp_num = pending.remote_qpn;
     operation.peer = pending.peer ? *pending.peer : Address{};
   }
-  if (pending.post_flags & SIGMA_POST_HAS_INDEX && pending.position == 0)
+  // Of two calls at once, the second one's index is where the first one's requests went.
+  if (pending.post_flags & SIGMA_POST_HAS_INDEX && !(pending.flags & kConcurrent))
     operation.index = pending.index;
 }
 

@@ -53,10 +53,14 @@ struct Qp {
   WorkQueue recv{Queue::recv};
   uint64_t send_cq_ptr = 0, recv_cq_ptr = 0, srq_ptr = 0;  // 0: unknown
   std::optional<uint32_t> srq_handle;
-  // The last call to the send queue, where the provider gives indices.
+  // The last call to the send queue, where the provider gives indices (mlx5: WQE indices, 16 bits).
   struct Call {
-    bool known = false, concurrent = false;
-    uint32_t tid = 0, index = 0;
+    bool known = false;
+    bool concurrent = false;  // calls before it, of other threads, may not have taken effect yet
+    bool sized = false;       // `next` counts every request so far
+    uint32_t tid = 0;
+    uint16_t index = 0;  // as read when it began
+    uint16_t next = 0;   // where the next call begins, once all so far have taken effect
     uint64_t call_ns = 0;
   } last_call;
   uint32_t inherited_by = 0;  // the last child seen to have a copy of it

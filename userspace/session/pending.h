@@ -8,6 +8,7 @@
 
 #include "bpf/records.h"
 #include "session/operation.h"
+#include "session/wqe_blocks.h"
 
 namespace sigma {
 
@@ -23,7 +24,8 @@ struct Pending {
   uint32_t lkey, rkey;
   uint32_t imm;  // as in sigma_post: network order
   uint32_t remote_qpn;
-  uint32_t index;
+  uint32_t index;   // mlx5, with SIGMA_POST_HAS_INDEX: of this request, not only of its call
+  uint16_t blocks;  // mlx5: how far it moves the index on; 0: not known
   uint16_t position;
   uint16_t num_sge;
   uint16_t post_flags;  // enum sigma_post_flags
@@ -51,6 +53,8 @@ inline Pending pending_of(const sigma_post& post, std::shared_ptr<const Address>
       .imm = post.imm,
       .remote_qpn = post.remote_qpn,
       .index = post.index,
+      .blocks = post.queue == SIGMA_QUEUE_SEND ? mlx5_wqe_blocks(post).value_or(uint16_t{0})
+                                               : uint16_t{0},
       .position = post.position,
       .num_sge = post.num_sge,
       .post_flags = post.flags,

@@ -38,41 +38,101 @@ void Correlator::on_post(const sigma_post& post) {
   if (post.flags & SIGMA_POST_HAS_AH)
     if (const Ah* ah = objects_.find_ah(qp, post.h.pid, post.ah_handle)) peer = ah->peer;
   Pending pending = pending_of(post, std::move(peer));
-  if (side == Queue::send && post.position == 0) check_previous_call(qp, pending);
+  if (side == Queue::send) {
+    if (post.position == 0) begin_call(qp, pending);
+    count_in(qp, pending, omits);
+  }
   enqueue(qp, side, std::move(pending));
   if (omits) queue.set_out_of_step();
 }
 
-// mlx5 gives the first index of each call: where it did not move on, the call before was refused,
-// if it was this thread's. Another thread's may have been accepted in between, or not.
-void Correlator::check_previous_call(Qp& qp, const Pending& first) {
+// ---- mlx5's indices -----------------------------------------------------------------------------
+//
+// A call's index, read as it begins, is where the calls before it have brought the queue. `next` is
+// where they bring it if all take effect. Equal: all did. Behind, and the last call was this
+// thread's own: it is over, and what it did not get in was refused. Behind, with other threads
+// about: theirs may still be on their way, or were refused; that cannot be told apart, and all of
+// them are marked concurrent until the index has caught up. Ahead: requests that we did not see.
+
+namespace {
+
+// As indices go, 16 bits wide.
+int16_t distance(uint16_t from, uint16_t to) {
+  return static_cast<int16_t>(static_cast<uint16_t>(to - from));
+}
+
+}  // namespace
+
+void Correlator::begin_call(Qp& qp, const Pending& first) {
   Qp::Call& last = qp.last_call;
-  const bool indexed = first.post_flags & SIGMA_POST_HAS_INDEX;
-  bool concurrent = false;
-  if (indexed && last.known && last.index == first.index) {
-    if (last.tid == first.tid) {
-      const size_t removed = qp.send.remove_call(last.tid, last.call_ns, 0);
-      pending_ -= removed;
-      counters_.refused += removed;
+  Qp::Call call{.known = (first.post_flags & SIGMA_POST_HAS_INDEX) != 0,
+                .sized = true,
+                .tid = first.tid,
+                .index = static_cast<uint16_t>(first.index),
+                .next = static_cast<uint16_t>(first.index),
+                .call_ns = first.call_ns};
+  const int ahead =
+      last.sized ? distance(last.next, call.index) : distance(last.index, call.index) - 1;
+  if (call.known && last.known && ahead < 0) {
+    if (last.tid == call.tid && !last.concurrent) {
+      if (distance(last.index, call.index) >= 0) refuse_from(qp, call.index);
     } else {
-      concurrent = true;
+      call.concurrent = true;
+      call.sized = last.sized;
+      call.next = last.next;
       for (size_t i = qp.send.size(); i > 0 && qp.send[i - 1].time_ns >= last.call_ns; --i)
         if (qp.send[i - 1].tid == last.tid) qp.send[i - 1].flags |= kConcurrent;
     }
   }
-  last = {.known = indexed,
-          .concurrent = concurrent,
-          .tid = first.tid,
-          .index = first.index,
-          .call_ns = first.call_ns};
+  last = call;
 }
+
+// The last call's requests that stand at `index` or behind it are not in the queue.
+void Correlator::refuse_from(Qp& qp, uint16_t index) {
+  const Qp::Call& call = qp.last_call;
+  std::optional<uint32_t> accepted;
+  if (call.index == index) accepted = 0;
+  for (size_t i = qp.send.size(); i > 0 && !accepted; --i) {
+    const Pending& pending = qp.send[i - 1];
+    if (pending.time_ns < call.call_ns) break;
+    if (pending.tid != call.tid || pending.call_ns != call.call_ns) continue;
+    if (!(pending.post_flags & SIGMA_POST_HAS_INDEX)) continue;
+    // The first one that is in the queue.
+    if (distance(static_cast<uint16_t>(pending.index), index) > 0) accepted = pending.position + 1u;
+  }
+  // None of them is pending any more: those that are were not among the accepted ones.
+  const size_t removed = qp.send.remove_call(call.tid, call.call_ns, accepted.value_or(0));
+  pending_ -= removed;
+  counters_.refused += removed;
+}
+
+// Gives the request its index, if that of its call and the sizes of those before it are known.
+void Correlator::count_in(Qp& qp, Pending& pending, bool omits) {
+  if (!(pending.post_flags & SIGMA_POST_HAS_INDEX)) return;
+  Qp::Call& call = qp.last_call;
+  const bool ours = call.known && call.tid == pending.tid && call.call_ns == pending.call_ns;
+  if (ours && call.sized && !call.concurrent)
+    pending.index = call.next;
+  else if (pending.position > 0)
+    pending.post_flags &= static_cast<uint16_t>(~SIGMA_POST_HAS_INDEX);
+  if (ours && call.concurrent) pending.flags |= kConcurrent;
+  call.next = static_cast<uint16_t>(call.next + pending.blocks);
+  if (pending.blocks == 0 || omits) call.sized = false;
+}
+
+// A call's requests from `accepted` on will not be in the queue after all.
+void Correlator::count_out(Qp& qp, uint32_t tid, uint64_t call_ns, uint32_t accepted) {
+  for (size_t i = qp.send.size(); i > 0 && qp.send[i - 1].time_ns >= call_ns; --i) {
+    const Pending& pending = qp.send[i - 1];
+    if (pending.tid == tid && pending.call_ns == call_ns && pending.position >= accepted)
+      qp.last_call.next = static_cast<uint16_t>(qp.last_call.next - pending.blocks);
+  }
+}
+
+// ---- into the queues ----------------------------------------------------------------------------
 
 void Correlator::enqueue(Qp& qp, Queue side, Pending&& pending) {
   WorkQueue& queue = side == Queue::send ? qp.send : qp.recv;
-  const Qp::Call& call = qp.last_call;
-  if (side == Queue::send && call.concurrent && call.tid == pending.tid &&
-      call.call_ns == pending.call_ns)
-    pending.flags |= kConcurrent;
   // Two threads in the queue at once show when another's request stands inside one call.
   if (pending.position > 0 && !queue.empty()) {
     Pending& last = queue[queue.size() - 1];
@@ -206,7 +266,7 @@ void Correlator::commit(Batch& batch, uint64_t now_ns) {
   qp.has_operations = true;
   // Another thread posted between this batch's start and its commit.
   WorkQueue& queue = qp.send;
-  if (!batch.requests.empty()) check_previous_call(qp, batch.requests.front());
+  if (!batch.requests.empty()) begin_call(qp, batch.requests.front());
   bool concurrent = qp.last_call.concurrent;
   for (size_t i = queue.size(); i > 0 && queue[i - 1].time_ns > batch.call_ns; --i) {
     if (queue[i - 1].tid == batch.tid) continue;
@@ -215,6 +275,7 @@ void Correlator::commit(Batch& batch, uint64_t now_ns) {
   }
   for (Pending& pending : batch.requests) {
     pending.time_ns = now_ns;
+    count_in(qp, pending, false);
     if (concurrent) pending.flags |= kConcurrent;
     make_room(queue.size(), &qp, Queue::send, nullptr);
     queue.push(std::move(pending));
@@ -264,6 +325,8 @@ void Correlator::on_post_result(const sigma_post_result& result) {
         UserContext& user = objects_.user_context(result.h.pid, result.context);
         if (Qp* qp = objects_.find_qp(user, result.qp_num, result.queue_ptr)) {
           WorkQueue& queue = result.queue == SIGMA_QUEUE_RECV ? qp->recv : qp->send;
+          if (result.queue == SIGMA_QUEUE_SEND)
+            count_out(*qp, result.h.tid, result.call_ns, result.accepted);
           removed = queue.remove_call(result.h.tid, result.call_ns, result.accepted);
           pending_ -= removed;
         }

@@ -27,7 +27,8 @@ namespace {
 
 constexpr unsigned kRequestBatch = 128;
 constexpr unsigned kSpinsBeforeSleep = 30;
-constexpr uint64_t kShortestSleepNs = 10'000, kLongestSleepNs = 200'000, kIdleSleepNs = 5'000'000;
+constexpr uint64_t kShortestSleepNs = 10'000, kLongestSleepNs = 1'000'000, kIdleSleepNs = 5'000'000;
+constexpr uint64_t kPort = 1;
 constexpr long kStepAsideNs = 5'000;
 constexpr uint64_t kCounterPeriodNs = 50'000'000;
 constexpr off_t kClockPageOffset = off_t{MLX5_IB_MMAP_CORE_CLOCK} << 8 << 12;
@@ -167,8 +168,35 @@ unsigned pass(Nic& instance) {
   return work;
 }
 
+void write_port_file(const Device& device, const char* name, const char* text) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/sys/class/infiniband/%s/ports/1/%s", config().dir.c_str(),
+           device.config->name.c_str(), name);
+  const int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+  if (fd < 0) return;
+  if (write(fd, text, strlen(text)) < 0) note("cannot write %s", path);
+  close(fd);
+}
+
+// The link is down while $SIGMA_CONNECTX_DIR/link_down/<device> exists. Every process looks for
+// itself and tells its own contexts; all write the same into sysfs.
+void watch_link(Device& device) {
+  const std::string path = config().dir + "/link_down/" + device.config->name;
+  const bool down = access(path.c_str(), F_OK) == 0;
+  if (down == device.link_down) return;
+  device.link_down = down;
+  nic().fabric->devices[device.index].link_down = down;
+  write_port_file(device, "state", down ? "1: DOWN\n" : "4: ACTIVE\n");
+  write_port_file(device, "phys_state", down ? "3: Disabled\n" : "5: LinkUp\n");
+  if (down) ++device.counters[link_downed];
+  for (auto& [fd, context] : device.contexts)
+    post_async_event(context.async_events, down ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE,
+                     kPort);
+}
+
 void publish(Nic& instance, uint64_t now_ns) {
   for (const auto& device : instance.devices) {
+    watch_link(*device);
     show_clock(*device, now_ns);
     publish_counters(*device);
   }

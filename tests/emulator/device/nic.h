@@ -189,7 +189,8 @@ struct Device {
   const DeviceConfig* config = nullptr;
   unsigned index = 0;
   uint64_t memory_inode = 0;
-  int memory_fd = -1;  // the character device: one sparse memfd, pages at their mmap offsets
+  bool link_down = false;  // as this process last saw it
+  int memory_fd = -1;      // the character device: one sparse memfd, pages at their mmap offsets
   std::map<uint32_t, std::unique_ptr<Cq>> cqs;  // by number, which is also the handle
   std::map<uint32_t, std::unique_ptr<Srq>> srqs;
   std::map<uint32_t, std::unique_ptr<Qp>> qps;

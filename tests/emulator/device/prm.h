@@ -102,8 +102,7 @@ inline constexpr Field endianness_mode{0x40, 2}, operations{0x90, 16}, size_qp{0
 namespace cq {
 inline constexpr uint32_t kContext = 0x10;
 inline constexpr Field size_code{8, 3}, collapsed{11, 1}, overrun_ignore{14, 1}, log_entries{99, 5},
-    dbr_umem_id = byte_field(0x1c, 32), dbr_umem_id_alternative = byte_field(4, 32),
-    dbr_offset = byte_field(0x38, 64);
+    dbr_umem_id = byte_field(4, 32), dbr_offset = byte_field(0x38, 64);
 inline constexpr Field umem_offset = byte_field(0x50, 64),
                        umem_id = byte_field(0x58, 32);  // from the command's start
 }  // namespace cq

@@ -70,8 +70,7 @@ Status query_hca_cap(Device& device, In in, Out out, CreatedObject*) {
 Status create_cq(Device& device, In in, Out out, CreatedObject* created) {
   const uint32_t entries = 1u << get32(in, cq::kContext, cq::log_entries);
   const uint32_t bytes = get32(in, cq::kContext, cq::size_code) ? 128 : 64;
-  uint32_t dbr_umem = get32(in, cq::kContext, cq::dbr_umem_id);
-  if (dbr_umem == 0) dbr_umem = get32(in, cq::kContext, cq::dbr_umem_id_alternative);
+  const uint32_t dbr_umem = get32(in, cq::kContext, cq::dbr_umem_id);
   uint8_t* ring = umem_at(device, get32(in, 0, cq::umem_id), get(in, 0, cq::umem_offset),
                           uint64_t{entries} * bytes);
   uint8_t* doorbell = umem_at(device, dbr_umem, get(in, cq::kContext, cq::dbr_offset), 8);

@@ -127,8 +127,10 @@ void check_timeout(Qp& qp, uint64_t now_ns) {
   if (qp.timeout == 0 || qp.sent == 0 || now_ns < qp.hold_until_ns) return;
   const uint64_t limit = std::max<uint64_t>(uint64_t{4096} << qp.timeout, kUnreachableNs);
   if (now_ns - qp.progress_ns < limit) return;
+  const auto& links = nic().fabric->devices;
   bool reachable = false;
-  if (qp.peer_device >= 0) {
+  if (qp.peer_device >= 0 && !links[qp.device->index].link_down &&
+      !links[qp.peer_device].link_down) {
     const QpEntry& peer = qp_entry(*nic().fabric, qp.peer_device, qp.peer_qpn);
     const uint32_t owner = peer.owner.load();
     const uint32_t serves = peer.peer.load();
@@ -145,10 +147,6 @@ void check_timeout(Qp& qp, uint64_t now_ns) {
     return;
   }
   send_again(qp);
-}
-
-bool link_down(const Qp& qp) {
-  return nic().fabric->devices[qp.device->index].link_down.load() != 0;
 }
 
 void pace(Qp& qp, const Wqe& wqe, uint64_t now_ns) {
@@ -244,8 +242,7 @@ unsigned run_send_queue(Qp& qp, uint64_t now_ns) {
     work += take_acknowledgement(qp, now_ns);
     if (!qp.inflight.empty()) check_timeout(qp, now_ns);
   }
-  if ((qp.state != QpState::rts && qp.state != QpState::sqd) || now_ns < qp.hold_until_ns ||
-      link_down(qp))
+  if ((qp.state != QpState::rts && qp.state != QpState::sqd) || now_ns < qp.hold_until_ns)
     return work;
   if (!transmit_pending(qp, now_ns)) return work;
   if (qp.state == QpState::sqd) return work;

@@ -27,7 +27,11 @@ uint64_t random_bits() {
   return state;
 }
 
-bool lose_request() {
+// On request, or because a link on the way is down.
+bool lose_request(const Qp& qp, const Destination& destination) {
+  const Fabric& fabric = *nic().fabric;
+  if (fabric.devices[qp.device->index].link_down || fabric.devices[destination.device].link_down)
+    return true;
   const double drop = config().faults.drop;
   return drop > 0 && static_cast<double>(random_bits() >> 11) * 0x1p-53 < drop;
 }
@@ -120,7 +124,7 @@ Sent send_datagram(Qp& qp, const Wqe& wqe) {
   SgeList list;
   if (!local_addresses(*qp.device, wqe, list)) return Sent::bad_local_address;
   const Destination destination = destination_of(qp, wqe);
-  if (destination.process < 0 || lose_request()) {
+  if (destination.process < 0 || lose_request(qp, destination)) {
     if (destination.process >= 0) log_wire(qp, WireEvent::lost, 0, 0);
     return Sent::yes;  // unreliable: it leaves, and nobody hears
   }
@@ -144,7 +148,7 @@ Sent send_reliable(Qp& qp, const Wqe& wqe, uint32_t psn, bool connects) {
   if (!local_addresses(*qp.device, wqe, list)) return Sent::bad_local_address;
   const Destination destination = destination_of(qp, wqe);
   if (destination.process < 0) return Sent::yes;  // into the void: the time-out will tell
-  if (lose_request()) {
+  if (lose_request(qp, destination)) {
     log_wire(qp, WireEvent::lost, psn, 0);
     return Sent::yes;
   }

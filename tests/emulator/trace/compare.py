@@ -93,10 +93,13 @@ def device_addresses(directory):
 
 
 class Comparison:
-    """`unfinished`: the program leaves completions unpolled. `ambiguous`: matches may be marked so."""
+    """`unfinished`: the program leaves completions unpolled. `some_unindexed`: it posts lists with several SGEs a
+    request, whose place in the ring does not follow from what was posted."""
 
-    def __init__(self, trace, unfinished=False, ambiguous=False):
-        self.trace, self.unfinished, self.ambiguous = trace, unfinished, ambiguous
+    def __init__(self, trace, unfinished=False, some_unindexed=False):
+        self.trace, self.unfinished, self.some_unindexed = trace, unfinished, some_unindexed
+        start = trace.meta["clocks"]["start"]
+        self.utc_offset_ns = start["utc_ns"] - start["monotonic_ns"]
         self.addresses = device_addresses(trace.directory)
         self.differences = []
         self.counts = collections.Counter()
@@ -142,7 +145,7 @@ class Comparison:
             self.counts["concurrent"] += sum("concurrent" in row["flags"] for row in rows)
         ends = self.unfinished_may_begin(rows, wqes)
         for i, (row, wqe) in enumerate(zip(rows, wqes)):
-            problems = [] if concurrent else self.compare_fields(row, wqe)
+            problems = [] if concurrent else self.compare_fields(row, wqe) + self.compare_times(process, row, wqe)
             problems += self.compare_common(key, process, row, wqe)
             problems += self.compare_completion(process, row, wqe, may_be_unfinished=i >= ends[wqe.life])
             if problems:
@@ -168,14 +171,15 @@ class Comparison:
         remote = name in REMOTE
         return (OPCODES.get(name, name), wqe.bytes, wqe.remote_address if remote else None, wqe.rkey if remote else None,
                 None if wqe.is_inline or not wqe.segments else wqe.lkey, wqe.immediate if name in IMMEDIATE else None,
-                bool(wqe.is_inline), oracle.signaled(wqe))
+                bool(wqe.is_inline) if wqe.bytes else None, oracle.signaled(wqe))
 
     @staticmethod
     def row_posted(row, wqe):
         hexadecimal = lambda name: int(row[name], 16) if row[name] else None  # noqa: E731
         key = None if wqe.is_inline or not wqe.segments else hexadecimal("lkey")
+        inline = row["inline"] == "yes" if wqe.bytes else None  # of nothing the device cannot tell
         return (row["opcode"], int(row["bytes"]) if row["bytes"] else None, hexadecimal("remote_addr"), hexadecimal("rkey"), key,
-                int(row["imm"]) if row["imm"] else None, row["inline"] == "yes", {"yes": True, "no": False}.get(row["signaled"]))
+                int(row["imm"]) if row["imm"] else None, inline, {"yes": True, "no": False}.get(row["signaled"]))
 
     def compare_fields(self, row, wqe):
         names = ("opcode", "bytes", "remote_addr", "rkey", "lkey", "imm", "inline", "signaled")
@@ -185,6 +189,21 @@ class Comparison:
             problems.append(f"local_addr {row['local_addr']}, expected {wqe.local_address:#x}")
         return problems
 
+    def compare_times(self, process, row, wqe):
+        """A post begins before the device fetches it, and a poll ends after the device has completed it."""
+        problems = []
+        posted_ns = int(row["time_ns"]) - self.utc_offset_ns
+        if posted_ns > wqe.time_ns:
+            problems.append(f"posted {posted_ns - wqe.time_ns} ns after it was fetched")
+        cqe = process.own_cqe.get((wqe.device, wqe.qpn, wqe.life, wqe.position))
+        if row["complete_source"] == "poll" and cqe:
+            polled_ns = int(row["complete_ns"]) - self.utc_offset_ns
+            if polled_ns < cqe.time_ns:
+                problems.append(f"polled {cqe.time_ns - polled_ns} ns before it was completed")
+            if row["latency_ns"] and int(row["latency_ns"]) != polled_ns - posted_ns:
+                problems.append(f"latency_ns {row['latency_ns']}, expected {polled_ns - posted_ns}")
+        return problems
+
     def compare_common(self, key, process, row, wqe):
         problems = []
         flags = set(row["flags"].split())
@@ -192,10 +211,9 @@ class Comparison:
             self.counts["indexed"] += 1
             if "concurrent" not in flags and int(row["index"]) & 0xFFFF != wqe.position & 0xFFFF:
                 problems.append(f"index {row['index']}, expected {wqe.position & 0xFFFF}")
-        if "ambiguous" in flags and not self.ambiguous:
-            problems.append("ambiguous")
-        if "truncated" in flags:
-            problems.append("truncated")
+        elif "concurrent" not in flags and not self.some_unindexed:
+            problems.append("no index")
+        problems += flags & {"ambiguous", "truncated", "unverified"}
         life = (*key[1:], wqe.life)
         if process.types.get(life) == UD:
             if row["peer_qp_num"] != str(wqe.destination_qpn):

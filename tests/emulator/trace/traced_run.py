@@ -105,36 +105,19 @@ def link_layers(options):
     return [links[i % len(links)] for i in range(devices)]
 
 
-def wait_indexed(path, launcher):
-    """Until the tracer has written an operation with its index: from then on it knows the indices of that queue pair."""
-    deadline = time.monotonic() + LIMIT_S
-    while launcher.poll() is None:
-        with open(path, encoding="utf-8", newline="") as file:
-            # The last line may not be whole yet.
-            if any(row.get("index") and row["flags"] is not None for row in csv.DictReader(file)):
-                return
-        if time.monotonic() > deadline:
-            raise Failed(f"no operation with an index within {LIMIT_S} s")
-        time.sleep(0.05)
-
-
 def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None):
-    """The workload's Trace. Fails when workload or tracer does. `keep`: a directory that outlives this.
-
-    {go} in the command: a file that appears once the tracer knows the first queue pair's indices.
-    """
+    """The workload's Trace. Fails when workload or tracer does. `keep`: a directory that outlives this."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     directory = keep or tempfile.mkdtemp(prefix="sigma-trace-", dir=base)
     run_directory = os.path.join(directory, "run")
     output_path = os.path.join(directory, "output")
-    go = os.path.join(directory, "go")
     # The tracer asks sysfs at once which devices there are; connectx-run makes its own later.
     sysfs = os.path.join(directory, "devices")
     os.makedirs(sysfs, exist_ok=True)
     connectx_tree.make_tree(sysfs, link_layers(run_options))
     words = [os.path.join(EMULATOR, "connectx-run"), "--dir", run_directory, "--realtime", "--timeout", str(LIMIT_S),
-             *run_options, "--", *(word.replace("{go}", go) for word in command)]
-    launcher = tracer = None
+             *run_options, "--", *command]
+    launcher = tracer = trace = None
     try:
         with open(output_path, "wb") as output:
             launcher = subprocess.Popen(["sh", "-c", 'read -r go && exec "$@"', "launcher", *words], stdin=subprocess.PIPE,
@@ -143,10 +126,6 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None):
         tracer.wait_attached()
         launcher.stdin.write(b"go\n")
         launcher.stdin.close()
-        if any("{go}" in word for word in command):
-            wait_indexed(tracer.csv, launcher)
-            with open(go, "wb"):
-                pass
         status = launcher.wait(LIMIT_S + 60)
         with open(output_path, encoding="utf-8", errors="replace") as file:
             text = file.read()
@@ -155,13 +134,16 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None):
         tracer.wait_ended()
         with open(tracer.csv + ".meta.json", encoding="utf-8") as file:
             meta = json.load(file)
-        return Trace(run_directory, read_rows(tracer.csv), meta, text, tracer.said.decode())
+        trace = Trace(run_directory, read_rows(tracer.csv), meta, text, tracer.said.decode())
+        return trace
     finally:
         if tracer:
             tracer.kill()
         if launcher and launcher.poll() is None:
             launcher.terminate()  # connectx-run ends what it started
             launcher.wait()
+        if trace is None and not keep:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def remove(trace):

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The job that `sigmatrace demo` traces: RANKS processes that each write to every other one, round
 // by round, with a notification after each block. Rank 0 sends rank 1 four times as many blocks (a
-// skewed pair); the device of the last rank is slow (SIGMA_CONNECTX_DELAY_US). The ranks meet
-// through files in DIR and check every block that arrives.
+// skewed pair); the device of the last rank is slow (SIGMA_CONNECTX_DELAY_US). Each rank has a
+// device of its own where there are enough, as in a cluster. The ranks meet through files in DIR
+// and check every block that arrives.
 //
 //     alltoall DIR RANKS ROUNDS [BYTES [--gate FILE]]
 //
@@ -14,11 +15,13 @@
 
 #include "verbs_common.h"
 
-enum { kMaxRanks = 16, kSkew = 4, kDepth = 64, kSlowUs = 300, kPatience_s = 120 };
+enum { kMaxRanks = 16, kSkew = 4, kDepth = 64, kSlowUs = 2000, kPatience_s = 120 };
 
 struct peer {
   uint32_t qpn, rkey;
   uint64_t block;  // where the sender puts its blocks, by sender and slot
+  uint16_t lid;    // of the device
+  union ibv_gid gid;
 };
 
 static const char* directory;
@@ -75,8 +78,9 @@ static void connect_all(struct peer peers[kMaxRanks]) {
     if (to == rank) continue;
     qps[to] = create_rc(&node, NULL, kDepth, 1, 0);
     to_init(qps[to]);
-    own[to] = (struct peer){qps[to]->qp_num, in_mr->rkey, (uintptr_t)in_block(to, 0)};
-    for (int i = 0; i < kDepth / 2; ++i) {
+    own[to] = (struct peer){qps[to]->qp_num, in_mr->rkey, (uintptr_t)in_block(to, 0), node.port.lid,
+                            node.gid};
+    for (int i = 0; i < blocks(to, rank); ++i) {
       struct ibv_recv_wr wr = {.wr_id = (uint64_t)to}, *bad;
       require(!ibv_post_recv(qps[to], &wr, &bad), "cannot post a receive");
     }
@@ -87,7 +91,8 @@ static void connect_all(struct peer peers[kMaxRanks]) {
     struct peer theirs[kMaxRanks];
     collect("queues", to, theirs, sizeof theirs);
     peers[to] = theirs[rank];
-    to_rts(qps[to], &node, &node, peers[to].qpn, 100 + (uint32_t)rank, 100 + (uint32_t)to,
+    const struct node there = {.port = {.lid = peers[to].lid}, .gid = peers[to].gid};
+    to_rts(qps[to], &node, &there, peers[to].qpn, 100 + (uint32_t)rank, 100 + (uint32_t)to,
            kPatient);
   }
   publish("connected", "1", 1);
@@ -145,6 +150,7 @@ static void run_round(const struct peer peers[kMaxRanks], int round) {
     if (!(wc.opcode & IBV_WC_RECV)) continue;
     const int from = rank_of(wc.qp_num);
     check_block(from, be32toh(wc.imm_data));
+    if (round + 1 == rounds) continue;  // none is left over at the end
     struct ibv_recv_wr wr = {.wr_id = (uint64_t)from}, *bad;
     require(!ibv_post_recv(qps[from], &wr, &bad), "cannot post a receive");
   }
@@ -155,6 +161,16 @@ static void run_round(const struct peer peers[kMaxRanks], int round) {
   for (int from = 0; from < ranks; ++from) collect(what, from, &done, 1);
 }
 
+static struct node open_own_node(void) {
+  int count;
+  struct ibv_device** list = ibv_get_device_list(&count);
+  require(list && count > 0, "no device");
+  ibv_free_device_list(list);
+  char name[32];
+  snprintf(name, sizeof name, "mlx5_%d", rank % count);
+  return open_node(name, 4096);
+}
+
 static int run_rank(const char* gate) {
   if (rank == ranks - 1) {
     char slow[16];
@@ -162,7 +178,7 @@ static int run_rank(const char* gate) {
     setenv("SIGMA_CONNECTX_DELAY_US", slow, 0);
   }
   if (gate) wait_for(gate);
-  node = open_node("mlx5_0", 4096);
+  node = open_own_node();
   out = calloc((size_t)ranks * kSkew, bytes);
   in = calloc((size_t)ranks * kSkew, bytes);
   out_mr = reg(&node, out, (size_t)ranks * kSkew * bytes);
@@ -191,8 +207,8 @@ int main(int argc, char** argv) {
     require(child >= 0, "cannot fork");
     if (child == 0) return run_rank(gate);
     printf("rank %d pid %d\n", rank, child);
+    fflush(stdout);  // before the next fork: children must not print it again
   }
-  fflush(stdout);
   int failed = 0, status;
   while (wait(&status) > 0) failed |= status;
   require(!failed, "a rank failed");

@@ -69,10 +69,10 @@ static void create_queues(struct queue_pair* pair) {
 
   uint8_t cq[0x118] = {0};
   put32(cq, 0, kCreateCq << 16);
-  put32(cq, 0x10, collapsed << 20 | 1u << 17);  // cc, oi
+  put32(cq, 0x10, 1u << 25 | collapsed << 20 | 1u << 17);  // doorbell umem valid, cc, oi
   put32(cq, 0x1c, kLogCq << 24 | uar->page_id);
   put32(cq, 0x24, eqn);
-  put32(cq, 0x2c, pair->umem->umem_id);  // doorbell record: umem and offset
+  put32(cq, 0x14, pair->umem->umem_id);  // doorbell record: umem and offset
   put32(cq, 0x4c, kCqDoorbellAt);
   put32(cq, 0x54, kCqAt);
   put32(cq, 0x58, pair->umem->umem_id);
@@ -91,6 +91,7 @@ static void create_queues(struct queue_pair* pair) {
   put32(qpc, 0x9c, pair->cqn);
   put32(qpc, 0xa4, kQpDoorbellAt);
   put32(qpc, 0xac, 3u << 24);  // no receive queue
+  put32(qpc, 0xd0, 1u << 28);  // doorbell umem valid
   put32(qpc, 0xe4, pair->umem->umem_id);
   put32(qp, 0x104, kSqAt);
   put32(qp, 0x108, pair->umem->umem_id);

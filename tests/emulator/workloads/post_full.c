@@ -2,17 +2,14 @@
 // A program that posts until the queue is full, polls, and goes on: calls are refused all the time,
 // whole ones and parts of lists.
 //
-//     post_full DEVICE ROUNDS LIST GO [threads]
+//     post_full DEVICE ROUNDS LIST [threads]
 //
-// Single writes, each polled before the next, until the file GO exists: a tracer knows the queue
-// pair by then. Then, ROUNDS times: lists of LIST writes until ibv_post_send refuses one, then
-// everything is polled.
+// ROUNDS times: lists of LIST writes until ibv_post_send refuses one, then everything is polled.
 // "threads": two threads post single writes to one queue pair at once, without any agreement.
 // Prints "accepted N", "refused N" and "partly N" (calls of which a part was accepted).
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 #include "verbs_common.h"
 
@@ -86,8 +83,8 @@ static void post_by_threads(void) {
 }
 
 int main(int argc, char** argv) {
-  require(argc == 5 || (argc == 6 && !strcmp(argv[5], "threads")),
-          "usage: post_full DEVICE ROUNDS LIST GO [threads]");
+  require(argc == 4 || (argc == 5 && !strcmp(argv[4], "threads")),
+          "usage: post_full DEVICE ROUNDS LIST [threads]");
   rounds = atol(argv[2]);
   const int list = atoi(argv[3]);
   require(list >= 1 && list <= kMaxList, "a list of 1 to %d", kMaxList);
@@ -96,13 +93,7 @@ int main(int argc, char** argv) {
   active = create_rc(&node, NULL, kDepth, 1, kMaxSize);
   passive = create_rc(&node, NULL, 1, 1, 0);
   connect_pair(active, &node, passive, &node, kPatient);
-  while (access(argv[4], F_OK)) {
-    const struct timespec pause = {0, 1000000};
-    require(post_list(1) == 1, "an empty queue refuses a request");
-    poll_all();
-    nanosleep(&pause, NULL);
-  }
-  if (argc == 6) {
+  if (argc == 5) {
     post_by_threads();
   } else {
     for (long round = 0; round < rounds; ++round) {

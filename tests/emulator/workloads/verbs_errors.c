@@ -3,6 +3,9 @@
 //
 //     verbs_errors DEVICE CASE        prints "expect SYNDROME COUNT" lines: the CQEs the device
 //     must have written
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "verbs_common.h"
 
 enum { kBuffer = 65536, kDepth = 32 };
@@ -213,6 +216,49 @@ static void case_resize(void) {
   }
 }
 
+static void wait_for_port(enum ibv_port_state state) {
+  const time_t deadline = time(NULL) + 60;
+  struct ibv_port_attr port;
+  do {
+    require(!ibv_query_port(node.context, 1, &port), "cannot query the port");
+    require(time(NULL) < deadline, "the port did not go to state %d", state);
+    const struct timespec pause = {0, 5000000};
+    nanosleep(&pause, NULL);
+  } while (port.state != state);
+}
+
+// The link goes down under a connected queue pair, and comes back for its next life.
+static void case_link_down(void) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/link_down", getenv("SIGMA_CONNECTX_DIR"));
+  require(!mkdir(path, 0700), "cannot make %s", path);
+  strcat(path, "/");
+  strcat(path, ibv_get_device_name(node.context->device));
+  FILE* file = fopen(path, "w");
+  require(file && !fclose(file), "cannot make %s", path);
+  wait_for_port(IBV_PORT_DOWN);
+  struct ibv_sge sge = {(uintptr_t)memory, 64, mr->lkey};
+  struct ibv_wc wc[kDepth];
+  for (int i = 1; i <= 2; ++i) post(a, write_wr(i, &sge, mr->rkey, (uintptr_t)memory + 4096));
+  poll_exactly(node.cq, 2, wc);
+  expect_status(wc, 2, 1, IBV_WC_RETRY_EXC_ERR);
+  expect_status(wc, 2, 2, IBV_WC_WR_FLUSH_ERR);
+  struct ibv_async_event event;
+  require(!ibv_get_async_event(node.context, &event) && event.event_type == IBV_EVENT_PORT_ERR,
+          "no event");
+  ibv_ack_async_event(&event);
+  require(!unlink(path), "cannot remove %s", path);
+  wait_for_port(IBV_PORT_ACTIVE);
+  modify_state(a, IBV_QPS_RESET);
+  modify_state(b, IBV_QPS_RESET);
+  connect_pair(a, &node, b, &node, kPatient);
+  post(a, write_wr(3, &sge, mr->rkey, (uintptr_t)memory + 4096));
+  poll_exactly(node.cq, 1, wc);
+  expect_status(wc, 1, 3, IBV_WC_SUCCESS);
+  expect(kRetry, 1);
+  expect(kFlush, 1);
+}
+
 static const struct {
   const char* name;
   void (*run)(void);
@@ -228,6 +274,7 @@ static const struct {
     {"reset", case_reset, {14, 7, 7, 1}},
     {"sqd", case_sqd, {14, 7, 7, 1}},
     {"resize", case_resize, {14, 7, 7, 1}},
+    {"link_down", case_link_down, {10, 2, 7, 1}},
 };
 
 int main(int argc, char** argv) {

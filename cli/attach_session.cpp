@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "cli/attach_session.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <vector>
+
+#include "attach/capabilities.h"
+#include "attach/probe_table.h"
+#include "attach/rdma_sysfs.h"
+#include "base/clock.h"
+#include "base/terminal.h"
+
+namespace sigma {
+namespace {
+
+constexpr uint64_t kFlushEveryNs = 250'000'000;
+constexpr uint64_t kLiveEveryNs = 1'000'000'000;
+
+std::vector<std::string> own_command_line() {
+  std::ifstream in("/proc/self/cmdline");
+  std::vector<std::string> words;
+  for (std::string word; std::getline(in, word, '\0');) words.push_back(word);
+  return words;
+}
+
+std::string comm_of(uint32_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/comm", pid));
+  std::string comm;
+  std::getline(in, comm);
+  return comm;
+}
+
+// For tests of loss: a reader that is made slow on purpose.
+std::chrono::milliseconds drain_delay() {
+  const char* text = std::getenv("SIGMATRACE_DRAIN_DELAY_MS");
+  return std::chrono::milliseconds(text != nullptr ? std::clamp(std::atoi(text), 0, 10'000) : 0);
+}
+
+Status check_features(const Features& features) {
+  for (const FeatureRow& row : feature_table())
+    if (row.required && !(features.*row.value)) {
+      const bool locked = features.lockdown == "confidentiality";
+      return Error{
+          fmt::format("this kernel cannot do what tracing needs: {} ({})", row.name, row.meaning),
+          locked
+              ? "kernel lockdown is in confidentiality mode: boot without lockdown=confidentiality"
+              : "`sigmatrace doctor` says what is missing and how to mend it"};
+    }
+  if (!features.perf_uprobe && !features.uprobe_multi)
+    return Error{"this kernel has no uprobes (CONFIG_UPROBE_EVENTS)",
+                 "`sigmatrace doctor` says more"};
+  return {};
+}
+
+LibraryInfo describe(const TracedLibrary& library) {
+  LibraryInfo info{library.plan->name, library.mapped_as, library.plan->build_id, {}, {}};
+  for (const AttachedProbe& probe : library.report.attached) {
+    ProbeInfo row{std::string(to_string(probe.function)),
+                  "",
+                  "",
+                  std::string(to_string(probe.form)),
+                  probe.file_offset,
+                  0,
+                  probe.at_return};
+    for (const ResolvedFunction& function : library.plan->functions) {
+      for (const ProbeSite* site : {&function.site, &function.return_site}) {
+        if (function.function != probe.function || site->file_offset != probe.file_offset) continue;
+        row.route = route_name(function.route);
+        row.instruction = site->instruction;
+        row.expected_ns = site->expected_ns;
+      }
+    }
+    info.probes.push_back(std::move(row));
+  }
+  for (const UnresolvedFunction& function : library.plan->unresolved)
+    info.uncovered.push_back({std::string(to_string(function.function)), function.reason});
+  for (const FailedProbe& probe : library.report.failed)
+    info.uncovered.push_back({std::string(to_string(probe.function)), probe.reason});
+  return info;
+}
+
+sigset_t ending_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  return set;
+}
+
+// As readable events.
+Result<Fd> open_signals() {
+  const sigset_t set = ending_signals();
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) return Error{"cannot wait for signals: " + errno_text(errno)};
+  return fd;
+}
+
+}  // namespace
+
+Status AttachSession::check() {
+  SIGMA_ASSIGN(const CapabilitySet held, effective_capabilities());
+  SIGMA_CHECK(require_capabilities(held));
+  const Features features = Features::probe();
+  SIGMA_CHECK(check_features(features));
+  SIGMA_ASSIGN(signals_, open_signals());
+  features_ = features;
+  return {};
+}
+
+bool AttachSession::signal_waits() {
+  const sigset_t ours = ending_signals();
+  sigset_t pending;
+  sigpending(&pending);
+  sigandset(&pending, &pending, &ours);
+  return !sigisemptyset(&pending);
+}
+
+Result<int> AttachSession::run() {
+  SIGMA_CHECK(check_processes());
+  if (!features_) SIGMA_CHECK(check());
+  SIGMA_CHECK(open_outputs());
+
+  SIGMA_ASSIGN(tracer_,
+               Tracer::start(
+                   tracer_options(), *features_,
+                   [this](std::span<const std::byte> record) { session_->on_record(record); },
+                   [this](std::string_view line) { screen_.say(line); }));
+  SIGMA_CHECK(limit_capabilities(capabilities_while_tracing()));
+  if (on_attached_) SIGMA_CHECK(on_attached_());
+  const Status traced = trace();
+  const Status ended = finish();
+  SIGMA_CHECK(traced);
+  SIGMA_CHECK(ended);
+  return 0;
+}
+
+// Before any output is touched: a mistyped pid must not cost the last trace.
+Status AttachSession::check_processes() const {
+  for (const pid_t pid : options_.pids)
+    if (kill(pid, 0) != 0 && errno == ESRCH)
+      return Error{fmt::format("there is no process {}", pid), "`ps -e` shows what runs"};
+  return {};
+}
+
+TracerOptions AttachSession::tracer_options() const {
+  TracerOptions options;
+  options.pids = options_.pids;
+  options.follow_forks = options_.follow_forks;
+  options.check_posts = options_.check_posts;
+  options.completions = options_.completions != AttachOptions::Completions::off;
+  options.ring_bytes = options_.ring_bytes;
+  options.budget = options_.budget_percent.value_or(0) / 100;
+  options.drain_delay = drain_delay();
+  return options;
+}
+
+Status AttachSession::open_outputs() {
+  info_.tool_version = SIGMA_VERSION;
+  info_.command_line = own_command_line();
+  info_.node = NodeInfo::read();
+  info_.start_clock = sample_clocks();
+  const UtcClock clock(info_.start_clock);
+  summary_ = std::make_unique<SummarySink>(SummaryOptions{.clock = clock});
+  std::vector<OperationSink*> sinks{summary_.get()};
+  if (!options_.output.empty()) {
+    SIGMA_ASSIGN(csv_, CsvSink::create(options_.output, {info_.node.node, clock}));
+    sinks.push_back(csv_.get());
+    if (csv_->has_side_file()) {
+      SIGMA_ASSIGN(MetaFile meta, MetaFile::create(options_.output, info_));
+      meta_ = std::move(meta);
+    }
+  }
+  tee_ = std::make_unique<TeeSink>(std::move(sinks));
+  session_ = std::make_unique<Session>(
+      *tee_, SessionOptions{.limits = {}, .device_of_node = device_of_node, .comm_of = comm_of});
+  return {};
+}
+
+// Until there is a reason to end; which one, info_.end_reason says.
+Status AttachSession::trace() {
+  const uint64_t start_ns = monotonic_now_ns();
+  uint64_t flushed_ns = start_ns, shown_ns = start_ns;
+  while (info_.end_reason.empty()) {
+    const auto interval = tracer_->interval();
+    const timespec timeout{0, static_cast<long>(interval.count())};
+    pollfd waiter{signals_.get(), POLLIN, 0};
+    if (ppoll(&waiter, 1, &timeout, nullptr) > 0) info_.end_reason = "interrupted";
+    SIGMA_CHECK(tracer_->poll());
+    const uint64_t now_ns = monotonic_now_ns();
+    if (csv_ && now_ns - flushed_ns >= kFlushEveryNs) {
+      csv_->flush();
+      flushed_ns = now_ns;
+    }
+    if (now_ns - shown_ns >= kLiveEveryNs) {
+      screen_.live(totals(), now_ns);
+      shown_ns = now_ns;
+    }
+    if (csv_ && csv_->error())
+      info_.end_reason = "output failed: " + csv_->error()->what;
+    else if (tracer_->ended())
+      info_.end_reason = "targets ended";
+    else if (options_.duration_ns && now_ns - start_ns >= *options_.duration_ns)
+      info_.end_reason = "duration";
+  }
+  return {};
+}
+
+LiveTotals AttachSession::totals() const {
+  LiveTotals totals = summary_->totals();
+  Counters counters;
+  tracer_->add_to(counters);
+  totals.dropped = counters.records_dropped;
+  return totals;
+}
+
+Status AttachSession::finish() {
+  tracer_->stop();
+  session_->finish(monotonic_now_ns());
+  if (csv_) csv_->finish();
+  info_.end_clock = sample_clocks();
+  info_.complete = true;
+  info_.processes = session_->processes();
+  info_.queue_pairs = session_->queue_pairs();
+  info_.completion_queues = session_->completion_queues();
+  info_.memory_regions = session_->memory_regions();
+  for (const TracedLibrary& library : tracer_->libraries())
+    info_.libraries.push_back(describe(library));
+  info_.counters = session_->counters();
+  tracer_->add_to(info_.counters);
+  if (csv_) {
+    info_.counters.rows_written = csv_->rows_written();
+    info_.counters.rows_lost = csv_->rows_lost();
+  }
+  info_.remarks = tracer_->statements();
+  Status written;
+  if (meta_) written = meta_->write(info_);
+
+  screen_.clear();
+  const SummaryContext context{
+      .counters = info_.counters,
+      .remarks = info_.remarks,
+      .duration_ns = info_.end_clock->monotonic_ns - info_.start_clock.monotonic_ns,
+      .colour = style_for(STDERR_FILENO).colour};
+  put(stderr, summary_->text(context));
+  if (csv_ && csv_->error()) return *csv_->error();
+  return written;
+}
+
+}  // namespace sigma

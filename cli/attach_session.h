@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// AttachSession: one trace of running processes, from their ids to the summary.
+//
+//   return AttachSession(options).run();
+//
+// The order is that of the file: check what may fail before anything is touched, open the outputs
+// as the calling user, attach, give up what is no longer needed, then turn records into rows until
+// there is a reason to end. Ending is one path, whatever the reason: probes out, ring drained,
+// pending operations closed, outputs completed.
+//
+// Used once, by one thread, which loses the capabilities that tracing does not need.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "attach/features.h"
+#include "attach/tracer.h"
+#include "base/fd.h"
+#include "base/result.h"
+#include "cli/attach_options.h"
+#include "cli/screen.h"
+#include "output/csv.h"
+#include "output/meta.h"
+#include "output/summary.h"
+#include "output/tee.h"
+#include "session/session.h"
+
+namespace sigma {
+
+class AttachSession {
+ public:
+  // The options must outlive the session; run() reads them. `on_attached` is called once, when the
+  // probes are in: for callers that hold their processes back until then.
+  explicit AttachSession(const AttachOptions& options,
+                         std::function<Status()> on_attached = nullptr)
+      : options_(options), on_attached_(std::move(on_attached)) {}
+
+  // Privileges and kernel, at once and touching nothing. From here on SIGINT, SIGTERM and SIGHUP
+  // wait for run(), which ends by them. run() does it where the caller did not.
+  Status check();
+  // One of those signals has come, and run() has not yet seen it.
+  static bool signal_waits();
+
+  Result<int> run();  // the exit status
+
+  // Why it ended: "interrupted", "targets ended", "duration", "output failed: ...".
+  const std::string& end_reason() const { return info_.end_reason; }
+
+ private:
+  Status check_processes() const;
+  TracerOptions tracer_options() const;
+  Status open_outputs();
+  Status trace();
+  LiveTotals totals() const;
+  Status finish();
+
+  const AttachOptions& options_;
+  std::function<Status()> on_attached_;
+  std::optional<Features> features_;
+  Screen screen_;
+  Fd signals_;
+  TraceInfo info_;
+  std::unique_ptr<CsvSink> csv_;
+  std::optional<MetaFile> meta_;
+  std::unique_ptr<SummarySink> summary_;
+  std::unique_ptr<TeeSink> tee_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Tracer> tracer_;
+};
+
+}  // namespace sigma

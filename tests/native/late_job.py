@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""The job of late_job.c and `sigmatrace attach`, driven from Python. Waiting is for conditions; what
+never comes is ended by the limit below, generously, for loaded machines."""
+import csv
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+LIMIT_S = 90
+BYTES = 64
+
+
+def wait_for(condition, what):
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, f"in vain: {what}"
+        time.sleep(0.01)
+
+
+class Job:
+    """A running late_job. `sent` counts its sends, each checked by the provider's own account."""
+
+    def __init__(self, program, libibverbs, provider):
+        self.progress = tempfile.NamedTemporaryFile(prefix="sigma-late-job-")
+        self.progress.truncate(8)
+        self.popen = subprocess.Popen([program, libibverbs, provider, self.progress.name], text=True,
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.sent = 0
+        self._answer()
+
+    @property
+    def pid(self):
+        return self.popen.pid
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+        self.progress.close()
+
+    def _answer(self):
+        lines = []
+        for line in self.popen.stdout:
+            if line == "ok\n":
+                return lines
+            lines.append(line.rstrip("\n"))
+        raise AssertionError("the job ended")
+
+    def ask(self, command):
+        self.popen.stdin.write(command + "\n")
+        self.popen.stdin.flush()
+        return self._answer()
+
+    def load(self):
+        self.ask("load")
+
+    def _take(self, line):
+        word, first, count, account = line.split()
+        first, count = int(first), int(count)
+        assert word == "sent" and first == self.sent + 1, line
+        self.sent += count
+        wanted = sum(range(first, first + count)) + count * (3 * BYTES + 1)
+        assert int(account) == wanted, f"{line}: the provider should have counted {wanted}"
+        return count
+
+    def send(self, count):
+        assert self._take(self.ask(f"send {count}")[0]) == count
+
+    def poll(self, most):
+        """One poll; how many completions it gave."""
+        _, count, _, _ = self.ask(f"poll {most}")[0].split()
+        return int(count)
+
+    def spin(self):
+        self.ask("spin")
+
+    def stop(self):
+        return self._take(self.ask("stop")[0])
+
+    def at(self):
+        with open(self.progress.name, "rb") as file:
+            return int.from_bytes(file.read(8), "little")
+
+    def end(self):
+        self.popen.stdin.close()
+        assert self.popen.wait(LIMIT_S) == 0, "the job failed"
+
+
+class Attach:
+    """`sigmatrace attach ARGUMENTS`, running."""
+
+    def __init__(self, program, *arguments, env=None, before=None):
+        self.popen = subprocess.Popen([program, "attach", *arguments], stderr=subprocess.PIPE, text=True,
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=before,
+                                      env={**os.environ, **(env or {})})
+        self.text = ""
+        self.lines = queue.Queue()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.popen.stderr:
+            self.text += line
+            self.lines.put(line)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+
+    def says(self, pattern):
+        """Waits for a line; returns it."""
+        while True:
+            try:
+                line = self.lines.get(timeout=LIMIT_S)
+            except queue.Empty:
+                raise AssertionError(f"never said: {pattern}\n{self.text}") from None
+            if re.search(pattern, line):
+                return line
+
+    def interrupt(self):
+        self.popen.send_signal(signal.SIGINT)
+        return self.status()
+
+    def status(self):
+        status = self.popen.wait(LIMIT_S)
+        self.reader.join(LIMIT_S)
+        return status
+
+
+class Output:
+    """x.csv and its side file, read back strictly: whole rows only."""
+
+    def __init__(self, path):
+        with open(path, newline="", encoding="utf-8") as file:
+            text = file.read()
+        assert text.endswith("\r\n") or text.endswith("\n"), f"a torn row: {text[-80:]!r}"
+        self.header, *rows = list(csv.reader(text.splitlines()))
+        for row in rows:
+            assert len(row) == len(self.header), f"a torn row: {row}"
+        self.rows = [dict(zip(self.header, row)) for row in rows]
+        with open(path + ".meta.json", encoding="utf-8") as file:
+            self.meta = json.load(file)
+        self.coverage = self.meta["coverage"]
+        self.counters = self.coverage["counters"]
+
+    def ids(self, pid):
+        return [int(row["wr_id"]) for row in self.rows if row["pid"] == str(pid) and row["queue"] == "send"]
