@@ -24,6 +24,8 @@ struct Command {
 Command add_attach(CLI::App& app);
 Command add_demo(CLI::App& app);
 Command add_doctor(CLI::App& app);
+Command add_export(CLI::App& app);
+Command add_report(CLI::App& app);
 
 // "sigmatrace: what", and the hint on a line of its own, to standard error.
 void print_error(const Error& error);

@@ -13,7 +13,8 @@
 namespace {
 
 // In the order of the help.
-constexpr std::array kCommands = {sigma::add_attach, sigma::add_demo, sigma::add_doctor};
+constexpr std::array kCommands = {sigma::add_attach, sigma::add_report, sigma::add_export,
+                                  sigma::add_demo, sigma::add_doctor};
 
 constexpr int kUsage = 2;
 

@@ -29,24 +29,6 @@ std::optional<uint32_t> id_from_environment(const char* name) {
   return id;
 }
 
-// This thread's file system identity, for a scope. Without the privilege to change it, it stays.
-class ActAs {
- public:
-  explicit ActAs(const Caller& caller)
-      : gid_(static_cast<gid_t>(setfsgid(caller.gid))),
-        uid_(static_cast<uid_t>(setfsuid(caller.uid))) {}
-  ~ActAs() {
-    setfsuid(uid_);
-    setfsgid(gid_);
-  }
-  ActAs(const ActAs&) = delete;
-  ActAs& operator=(const ActAs&) = delete;
-
- private:
-  gid_t gid_;
-  uid_t uid_;
-};
-
 // Where a file shall be. The folder is opened once: later steps cannot be led elsewhere.
 struct Place {
   std::string path;
@@ -176,6 +158,15 @@ Result<Fd> replace(const std::string& path, const Caller& caller, Authority auth
 }
 
 }  // namespace
+
+ActAs::ActAs(const Caller& caller)
+    : gid_(static_cast<gid_t>(setfsgid(caller.gid))),
+      uid_(static_cast<uid_t>(setfsuid(caller.uid))) {}
+
+ActAs::~ActAs() {
+  setfsuid(uid_);
+  setfsgid(gid_);
+}
 
 Caller calling_user() {
   const Caller effective{geteuid(), getegid()};

@@ -29,6 +29,19 @@ struct Caller {
 // effective user.
 Caller calling_user();
 
+// This thread's file system identity, for a scope. Without the privilege to change it, it stays.
+class ActAs {
+ public:
+  explicit ActAs(const Caller& caller);
+  ~ActAs();
+  ActAs(const ActAs&) = delete;
+  ActAs& operator=(const ActAs&) = delete;
+
+ private:
+  gid_t gid_;
+  uid_t uid_;
+};
+
 // An empty file at `path`, replacing a regular file there. Character devices and FIFOs of the
 // user's (or root's) are opened as they are. Anything else is refused.
 Result<Fd> create_private_file(const std::string& path);

@@ -24,6 +24,16 @@ class Histogram {
     ++(*octave)[slot_of(value)];
   }
 
+  void add(const Histogram& other) {
+    count_ += other.count_;
+    if (other.max_ > max_) max_ = other.max_;
+    for (size_t i = 0; i < octaves_.size(); ++i) {
+      if (!other.octaves_[i]) continue;
+      if (!octaves_[i]) octaves_[i] = std::make_unique<Octave>();
+      for (size_t slot = 0; slot < kSlots; ++slot) (*octaves_[i])[slot] += (*other.octaves_[i])[slot];
+    }
+  }
+
   uint64_t count() const { return count_; }
   uint64_t max() const { return max_; }
 

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// bench export: records a second into a trace, CSV rows a second out of it, Perfetto packets
+// beside. Prints one JSON object per row, which scripts/bench gathers.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "measure.h"
+#include "output/csv.h"
+#include "output/perfetto.h"
+#include "replay_job.h"
+#include "trace/replay.h"
+#include "trace/trace_reader.h"
+
+using namespace sigma;
+using namespace bench;
+
+namespace {
+
+constexpr uint64_t kOperations = 1'000'000;
+constexpr int kRounds = 5;
+
+double median_of(const std::function<double()>& measure) {
+  std::vector<double> values;
+  for (int i = 0; i < kRounds; ++i) values.push_back(measure());
+  return estimate(values).median;
+}
+
+template <typename MakeSink>
+double replay_rate(const std::string& path, const MakeSink& make_sink) {
+  auto reader = TraceReader::open(path);
+  if (!reader.ok()) throw std::runtime_error(reader.error().what);
+  const uint64_t begin_ns = monotonic_now_ns();
+  auto sink = make_sink((*reader)->meta().info);
+  if (!sink.ok()) throw std::runtime_error(sink.error().what);
+  Replay replay(**reader, **sink);
+  replay.run();
+  (*sink)->finish();
+  if ((*sink)->error()) throw std::runtime_error((*sink)->error()->what);
+  return static_cast<double>(kOperations) * 1e9 /
+         static_cast<double>(monotonic_now_ns() - begin_ns);
+}
+
+}  // namespace
+
+int main() {
+  const ReplayJob job;
+  const double written = median_of([&] {
+    return 2.0 * static_cast<double>(kOperations) / job.write(job / "trace", kOperations);
+  });
+  row("export.trace_written", written, "records/s into a trace", 1e6, written >= 1e6);
+  const double rows = median_of([&] {
+    return replay_rate(job / "trace", [&](const TraceInfo& info) {
+      return CsvSink::create(job / "ops.csv", {info.node.node, UtcClock(info.start_clock)});
+    });
+  });
+  row("export.csv_rows", rows, "rows/s", 1e6, rows >= 1e6);
+  const double operations = median_of([&] {
+    return replay_rate(job / "trace", [&](const TraceInfo& info) {
+      return PerfettoSink::create(job / "ops.pftrace", {info.node.node, info.start_clock});
+    });
+  });
+  row("export.perfetto", operations, "operations/s", -1, true);
+  return 0;
+}

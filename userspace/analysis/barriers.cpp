@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "analysis/barriers.h"
+
+#include <algorithm>
+
+namespace sigma {
+
+bool BarrierFinder::is_signal(const Operation& operation) {
+  if (operation.queue != Queue::send || operation.bytes.value_or(UINT64_MAX) > kMaxBytes)
+    return false;
+  switch (operation.opcode) {
+    case Opcode::rdma_write:
+      return operation.signaled.value_or(true);
+    case Opcode::rdma_write_with_imm:
+    case Opcode::send_with_imm:
+    case Opcode::atomic_cmp_and_swp:
+    case Opcode::atomic_fetch_and_add:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void BarrierFinder::on_signal(uint32_t node, uint32_t pid, size_t row, uint64_t post_ns) {
+  const Id id{node, pid};
+  Signals& signals = signals_[id];
+  const auto [count, is_new] = signals.try_emplace(row, 0);
+  if (is_new && ++queue_pairs_ > kMaxQueuePairs) {
+    signals.erase(count);
+    beyond_ = true;
+    return;
+  }
+  const uint64_t n = count->second++;
+  auto& rounds = rounds_[id];
+  if (n >= rounds.size()) {
+    if (round_count_ >= kMaxRounds) {
+      beyond_ = true;
+      return;
+    }
+    rounds.emplace_back();
+    ++round_count_;
+  }
+  rounds[n].first_ns = std::min(rounds[n].first_ns, post_ns);
+  ++rounds[n].signals;
+}
+
+Barriers BarrierFinder::find() const {
+  Barriers found;
+  std::vector<const std::vector<Round>*> processes;
+  std::vector<uint32_t> signals_a_round;
+  uint64_t rounds = UINT64_MAX, most = 0;
+  for (const auto& [id, of_process] : rounds_) {
+    found.ranks.push_back({id.first, id.second, 0, {}});
+    processes.push_back(&of_process);
+    signals_a_round.push_back(static_cast<uint32_t>(signals_.at(id).size()));
+    rounds = std::min<uint64_t>(rounds, of_process.size());
+    most = std::max<uint64_t>(most, of_process.size());
+  }
+  // One may be a round ahead at the end of the trace; where much is left over, they were not in
+  // step.
+  if (processes.size() < 2 || rounds < kMinEpochs || (!beyond_ && most > rounds + 1 + rounds / 10))
+    return {};
+
+  uint64_t in_step = 0;
+  for (uint64_t n = 0; n < rounds; ++n) {
+    uint64_t first = UINT64_MAX, last = 0, next_first = UINT64_MAX;
+    size_t last_rank = 0;
+    bool whole = true;
+    for (size_t i = 0; i < processes.size(); ++i) {
+      const auto& of_process = *processes[i];
+      whole = whole && of_process[n].signals == signals_a_round[i];
+      first = std::min(first, of_process[n].first_ns);
+      if (of_process[n].first_ns > last) {
+        last = of_process[n].first_ns;
+        last_rank = i;
+      }
+      if (n + 1 < of_process.size()) next_first = std::min(next_first, of_process[n + 1].first_ns);
+    }
+    if (!whole || last > next_first) continue;
+    ++in_step;
+    ++found.epochs;
+    found.spread_ns.add(last - first);
+    ++found.ranks[last_rank].last;
+    for (size_t i = 0; i < processes.size(); ++i)
+      found.ranks[i].behind_ns.add((*processes[i])[n].first_ns - first);
+    found.widest.push_back({first, last - first, last_rank});
+    if (found.widest.size() >= 2 * Barriers::kWidest || n + 1 == rounds) {
+      std::stable_sort(found.widest.begin(), found.widest.end(),
+                       [](const auto& a, const auto& b) { return a.spread_ns > b.spread_ns; });
+      found.widest.resize(std::min(found.widest.size(), Barriers::kWidest));
+    }
+  }
+  if (in_step < kMinEpochs || in_step < rounds - rounds / 10) return {};
+  if (found.ranks.size() == 2)
+    for (const BarrierRank& rank : found.ranks)
+      if (rank.last < found.epochs / 10) return {};
+  std::stable_sort(found.widest.begin(), found.widest.end(),
+                   [](const auto& a, const auto& b) { return a.spread_ns > b.spread_ns; });
+  found.widest.resize(std::min(found.widest.size(), Barriers::kWidest));
+  found.beyond = beyond_;
+  return found;
+}
+
+}  // namespace sigma

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "trace/schema.h"
+
+#include <infiniband/verbs.h>
+
+#include <array>
+
+#include "trace/notes.h"
+
+namespace sigma {
+namespace {
+
+using enum FieldForm;
+
+// The type is that of the member, the form how it is shown.
+#define FIELD(record, member, ...) \
+  { #member, offsetof(record, member), sizeof(record::member), __VA_ARGS__ }
+#define ENUM(record, member, names) \
+  { #member, offsetof(record, member), sizeof(record::member), decimal, names }
+
+constexpr auto kQueues = std::to_array<ValueName>(
+    {{"send", SIGMA_QUEUE_SEND}, {"recv", SIGMA_QUEUE_RECV}, {"srq", SIGMA_QUEUE_SRQ}});
+
+constexpr auto kWrOpcodes = std::to_array<ValueName>({
+    {"rdma_write", IBV_WR_RDMA_WRITE},
+    {"rdma_write_with_imm", IBV_WR_RDMA_WRITE_WITH_IMM},
+    {"send", IBV_WR_SEND},
+    {"send_with_imm", IBV_WR_SEND_WITH_IMM},
+    {"rdma_read", IBV_WR_RDMA_READ},
+    {"atomic_cmp_and_swp", IBV_WR_ATOMIC_CMP_AND_SWP},
+    {"atomic_fetch_and_add", IBV_WR_ATOMIC_FETCH_AND_ADD},
+    {"local_inv", IBV_WR_LOCAL_INV},
+    {"bind_mw", IBV_WR_BIND_MW},
+    {"send_with_inv", IBV_WR_SEND_WITH_INV},
+    {"tso", IBV_WR_TSO},
+    {"driver1", IBV_WR_DRIVER1},
+});
+
+constexpr auto kWcOpcodes = std::to_array<ValueName>({
+    {"send", IBV_WC_SEND},
+    {"rdma_write", IBV_WC_RDMA_WRITE},
+    {"rdma_read", IBV_WC_RDMA_READ},
+    {"comp_swap", IBV_WC_COMP_SWAP},
+    {"fetch_add", IBV_WC_FETCH_ADD},
+    {"bind_mw", IBV_WC_BIND_MW},
+    {"local_inv", IBV_WC_LOCAL_INV},
+    {"tso", IBV_WC_TSO},
+    {"recv", IBV_WC_RECV},
+    {"recv_rdma_with_imm", IBV_WC_RECV_RDMA_WITH_IMM},
+    {"tm_add", IBV_WC_TM_ADD},
+    {"tm_del", IBV_WC_TM_DEL},
+    {"tm_sync", IBV_WC_TM_SYNC},
+    {"tm_recv", IBV_WC_TM_RECV},
+    {"tm_no_tag", IBV_WC_TM_NO_TAG},
+});
+
+constexpr auto kWcStatuses = std::to_array<ValueName>({
+    {"success", IBV_WC_SUCCESS},
+    {"loc_len_err", IBV_WC_LOC_LEN_ERR},
+    {"loc_qp_op_err", IBV_WC_LOC_QP_OP_ERR},
+    {"loc_eec_op_err", IBV_WC_LOC_EEC_OP_ERR},
+    {"loc_prot_err", IBV_WC_LOC_PROT_ERR},
+    {"wr_flush_err", IBV_WC_WR_FLUSH_ERR},
+    {"mw_bind_err", IBV_WC_MW_BIND_ERR},
+    {"bad_resp_err", IBV_WC_BAD_RESP_ERR},
+    {"loc_access_err", IBV_WC_LOC_ACCESS_ERR},
+    {"rem_inv_req_err", IBV_WC_REM_INV_REQ_ERR},
+    {"rem_access_err", IBV_WC_REM_ACCESS_ERR},
+    {"rem_op_err", IBV_WC_REM_OP_ERR},
+    {"retry_exc_err", IBV_WC_RETRY_EXC_ERR},
+    {"rnr_retry_exc_err", IBV_WC_RNR_RETRY_EXC_ERR},
+    {"loc_rdd_viol_err", IBV_WC_LOC_RDD_VIOL_ERR},
+    {"rem_inv_rd_req_err", IBV_WC_REM_INV_RD_REQ_ERR},
+    {"rem_abort_err", IBV_WC_REM_ABORT_ERR},
+    {"inv_eecn_err", IBV_WC_INV_EECN_ERR},
+    {"inv_eec_state_err", IBV_WC_INV_EEC_STATE_ERR},
+    {"fatal_err", IBV_WC_FATAL_ERR},
+    {"resp_timeout_err", IBV_WC_RESP_TIMEOUT_ERR},
+    {"general_err", IBV_WC_GENERAL_ERR},
+    {"tm_err", IBV_WC_TM_ERR},
+    {"tm_rndv_incomplete", IBV_WC_TM_RNDV_INCOMPLETE},
+});
+
+constexpr auto kQpTypes = std::to_array<ValueName>({
+    {"rc", IBV_QPT_RC},
+    {"uc", IBV_QPT_UC},
+    {"ud", IBV_QPT_UD},
+    {"raw_packet", IBV_QPT_RAW_PACKET},
+    {"xrc_send", IBV_QPT_XRC_SEND},
+    {"xrc_recv", IBV_QPT_XRC_RECV},
+    {"driver_or_unknown", IBV_QPT_DRIVER},
+});
+
+constexpr auto kQpStates = std::to_array<ValueName>({
+    {"reset", IBV_QPS_RESET},
+    {"init", IBV_QPS_INIT},
+    {"rtr", IBV_QPS_RTR},
+    {"rts", IBV_QPS_RTS},
+    {"sqd", IBV_QPS_SQD},
+    {"sqe", IBV_QPS_SQE},
+    {"err", IBV_QPS_ERR},
+});
+
+constexpr auto kOutcomes = std::to_array<ValueName>({{"refused", SIGMA_OUTCOME_REFUSED},
+                                                     {"committed", SIGMA_OUTCOME_COMMITTED},
+                                                     {"aborted", SIGMA_OUTCOME_ABORTED}});
+constexpr auto kQpSources =
+    std::to_array<ValueName>({{"post", SIGMA_QP_AT_POST}, {"scan", SIGMA_QP_BY_SCAN}});
+constexpr auto kContextKinds =
+    std::to_array<ValueName>({{"seen", SIGMA_CONTEXT_SEEN}, {"closed", SIGMA_CONTEXT_CLOSED}});
+constexpr auto kProcessKinds = std::to_array<ValueName>(
+    {{"exec", SIGMA_PROCESS_EXEC}, {"exit", SIGMA_PROCESS_EXIT}, {"fork", SIGMA_PROCESS_FORK}});
+constexpr auto kWindowKinds =
+    std::to_array<ValueName>({{"pause", SIGMA_WINDOW_PAUSE}, {"resume", SIGMA_WINDOW_RESUME}});
+constexpr auto kMarkReasons =
+    std::to_array<ValueName>({{"user", kMarkUser}, {"error", kMarkError}, {"hang", kMarkHang}});
+
+constexpr auto kPost = std::to_array<Field>({
+    FIELD(sigma_post, context, hex),
+    FIELD(sigma_post, call_ns),
+    FIELD(sigma_post, queue_ptr, hex),
+    FIELD(sigma_post, wr_id),
+    FIELD(sigma_post, local_addr, hex),
+    FIELD(sigma_post, remote_addr, hex),
+    FIELD(sigma_post, bytes),
+    FIELD(sigma_post, qp_num),
+    FIELD(sigma_post, lkey, hex),
+    FIELD(sigma_post, rkey, hex),
+    FIELD(sigma_post, imm, big_endian),
+    FIELD(sigma_post, remote_qpn),
+    FIELD(sigma_post, ah_handle),
+    FIELD(sigma_post, index),
+    FIELD(sigma_post, position),
+    FIELD(sigma_post, num_sge),
+    FIELD(sigma_post, flags, hex),
+    ENUM(sigma_post, queue, kQueues),
+    ENUM(sigma_post, opcode, kWrOpcodes),
+    FIELD(sigma_post, send_flags, hex),
+    ENUM(sigma_post, qp_type, kQpTypes),
+    FIELD(sigma_post, omitted),
+});
+
+constexpr auto kPostResult = std::to_array<Field>({
+    FIELD(sigma_post_result, context, hex),
+    FIELD(sigma_post_result, call_ns),
+    FIELD(sigma_post_result, queue_ptr, hex),
+    FIELD(sigma_post_result, qp_num),
+    FIELD(sigma_post_result, error, signed_decimal),
+    FIELD(sigma_post_result, accepted),
+    ENUM(sigma_post_result, outcome, kOutcomes),
+    ENUM(sigma_post_result, queue, kQueues),
+});
+
+constexpr auto kCompletion = std::to_array<Field>({
+    FIELD(sigma_completion, context, hex),
+    FIELD(sigma_completion, cq_ptr, hex),
+    FIELD(sigma_completion, wr_id),
+    ENUM(sigma_completion, status, kWcStatuses),
+    ENUM(sigma_completion, opcode, kWcOpcodes),
+    FIELD(sigma_completion, vendor_err, hex),
+    FIELD(sigma_completion, byte_len),
+    FIELD(sigma_completion, imm, big_endian),
+    FIELD(sigma_completion, qp_num),
+    FIELD(sigma_completion, src_qp),
+    FIELD(sigma_completion, wc_flags, hex),
+    FIELD(sigma_completion, pkey_index),
+    FIELD(sigma_completion, slid),
+    FIELD(sigma_completion, sl),
+    FIELD(sigma_completion, dlid_path_bits),
+    FIELD(sigma_completion, batch),
+});
+
+constexpr auto kUverbs = std::to_array<Field>({
+    FIELD(sigma_uverbs, ucontext, hex),
+    FIELD(sigma_uverbs, enter_ns),
+    FIELD(sigma_uverbs, rdev, hex),
+    FIELD(sigma_uverbs, result, signed_decimal),
+    FIELD(sigma_uverbs, driver_id),
+    FIELD(sigma_uverbs, object_id, hex),
+    FIELD(sigma_uverbs, method_id, hex),
+    FIELD(sigma_uverbs, num_attrs),
+    FIELD(sigma_uverbs, payload_bytes),
+    FIELD(sigma_uverbs, flags, hex),
+    FIELD(sigma_uverbs, reserved, padding),
+});
+
+constexpr auto kUverbsAttr = std::to_array<Field>({
+    FIELD(sigma_uverbs_attr, attr_id, hex),
+    FIELD(sigma_uverbs_attr, len),
+    FIELD(sigma_uverbs_attr, flags, hex),
+    FIELD(sigma_uverbs_attr, offset),
+    FIELD(sigma_uverbs_attr, data, hex),
+});
+
+constexpr auto kQpSeen = std::to_array<Field>({
+    FIELD(sigma_qp_seen, context, hex),
+    FIELD(sigma_qp_seen, qp_ptr, hex),
+    FIELD(sigma_qp_seen, send_cq_ptr, hex),
+    FIELD(sigma_qp_seen, recv_cq_ptr, hex),
+    FIELD(sigma_qp_seen, srq_ptr, hex),
+    FIELD(sigma_qp_seen, qp_num),
+    FIELD(sigma_qp_seen, handle),
+    ENUM(sigma_qp_seen, qp_type, kQpTypes),
+    ENUM(sigma_qp_seen, state, kQpStates),
+    ENUM(sigma_qp_seen, source, kQpSources),
+    FIELD(sigma_qp_seen, reserved, padding),
+});
+
+constexpr auto kContext = std::to_array<Field>({
+    FIELD(sigma_context, context, hex),
+    FIELD(sigma_context, cmd_fd, signed_decimal),
+    ENUM(sigma_context, kind, kContextKinds),
+    FIELD(sigma_context, device, text),
+});
+
+constexpr auto kProcess = std::to_array<Field>({
+    ENUM(sigma_process, kind, kProcessKinds),
+    FIELD(sigma_process, child_pid),
+    FIELD(sigma_process, exit_code, signed_decimal),
+    FIELD(sigma_process, reserved, padding),
+    FIELD(sigma_process, comm, text),
+});
+
+constexpr auto kMrSeen = std::to_array<Field>({
+    FIELD(sigma_mr_seen, context, hex),
+    FIELD(sigma_mr_seen, mr_ptr, hex),
+    FIELD(sigma_mr_seen, addr, hex),
+    FIELD(sigma_mr_seen, length),
+    FIELD(sigma_mr_seen, handle),
+    FIELD(sigma_mr_seen, lkey, hex),
+    FIELD(sigma_mr_seen, rkey, hex),
+    FIELD(sigma_mr_seen, reserved, padding),
+});
+
+constexpr auto kQpPeer = std::to_array<Field>({
+    FIELD(sigma_qp_peer, device, text),
+    FIELD(sigma_qp_peer, qp_num),
+    FIELD(sigma_qp_peer, peer_qp_num),
+    FIELD(sigma_qp_peer, sq_psn),
+    FIELD(sigma_qp_peer, rq_psn),
+    ENUM(sigma_qp_peer, state, kQpStates),
+    ENUM(sigma_qp_peer, qp_type, kQpTypes),
+});
+
+constexpr auto kWindow = std::to_array<Field>({
+    ENUM(sigma_window, kind, kWindowKinds),
+    FIELD(sigma_window, reserved, padding),
+});
+
+constexpr auto kDevice = std::to_array<Field>({
+    FIELD(NoteDevice, rdev, hex),
+    FIELD(NoteDevice, reserved, padding),
+    FIELD(NoteDevice, device, text),
+});
+
+constexpr auto kComm = std::to_array<Field>({
+    FIELD(NoteComm, of_pid),
+    FIELD(NoteComm, reserved, padding),
+    FIELD(NoteComm, comm, text),
+});
+
+constexpr auto kFact = std::to_array<Field>({
+    FIELD(NoteFact, of_pid),
+    FIELD(NoteFact, reserved, padding),
+    FIELD(NoteFact, key, text),
+    FIELD(NoteFact, value, text),
+});
+
+constexpr auto kMark = std::to_array<Field>({
+    ENUM(NoteMark, reason, kMarkReasons),
+    FIELD(NoteMark, reserved, padding),
+    FIELD(NoteMark, text, text),
+});
+
+constexpr auto kCounter = std::to_array<Field>({
+    FIELD(NoteCounter, value),
+    FIELD(NoteCounter, port),
+    FIELD(NoteCounter, reserved, padding),
+    FIELD(NoteCounter, device, text),
+    FIELD(NoteCounter, counter, text),
+});
+
+constexpr auto kSchemas = std::to_array<RecordSchema>({
+    {SIGMA_POST, "post", sizeof(sigma_post), kPost, Tail::none, true},
+    {SIGMA_POST_RESULT, "post_result", sizeof(sigma_post_result), kPostResult, Tail::none, true},
+    {SIGMA_COMPLETION, "completion", sizeof(sigma_completion), kCompletion, Tail::none, true},
+    {SIGMA_UVERBS, "uverbs", sizeof(sigma_uverbs), kUverbs, Tail::uverbs},
+    {SIGMA_QP_SEEN, "qp_seen", sizeof(sigma_qp_seen), kQpSeen},
+    {SIGMA_CONTEXT, "context", sizeof(sigma_context), kContext},
+    {SIGMA_PROCESS, "process", sizeof(sigma_process), kProcess},
+    {SIGMA_MR_SEEN, "mr_seen", sizeof(sigma_mr_seen), kMrSeen},
+    {SIGMA_QP_PEER, "qp_peer", sizeof(sigma_qp_peer), kQpPeer},
+    {SIGMA_WINDOW, "window", sizeof(sigma_window), kWindow},
+    {kNoteDevice, "note_device", sizeof(NoteDevice), kDevice},
+    {kNoteComm, "note_comm", sizeof(NoteComm), kComm},
+    {kNoteFact, "note_fact", sizeof(NoteFact), kFact},
+    {kNoteMark, "note_mark", sizeof(NoteMark), kMark},
+    {kNoteCounter, "note_counter", sizeof(NoteCounter), kCounter},
+});
+
+constexpr bool tiles(std::span<const Field> fields, size_t begin, size_t end) {
+  for (const Field& field : fields) {
+    if (field.offset != begin || field.size == 0) return false;
+    if (field.form != text && field.form != padding && field.size > 8) return false;
+    begin += field.size;
+  }
+  return begin == end;
+}
+
+constexpr bool all_tile() {
+  for (const RecordSchema& schema : kSchemas)
+    if (!tiles(schema.fields, sizeof(sigma_header), schema.size)) return false;
+  return tiles(kUverbsAttr, 0, sizeof(sigma_uverbs_attr));
+}
+static_assert(all_tile(), "a row of the table does not cover its record");
+
+constexpr size_t kRecordTypes = SIGMA_RECORD_TYPES - 1;
+constexpr bool types_are_whole() {
+  for (size_t i = 0; i < kSchemas.size(); ++i)
+    if (kSchemas[i].type != (i < kRecordTypes ? i + 1 : kNoteDevice + (i - kRecordTypes)))
+      return false;
+  return kSchemas.size() == kRecordTypes + (kNoteTypesEnd - kNoteDevice);
+}
+static_assert(types_are_whole(), "every record type has one row, in order of its number");
+
+}  // namespace
+
+std::span<const RecordSchema> record_schemas() {
+  return kSchemas;
+}
+
+std::span<const Field> uverbs_attr_fields() {
+  return kUverbsAttr;
+}
+
+const RecordSchema* schema_of(uint16_t type) {
+  if (type >= 1 && type <= kRecordTypes) return &kSchemas[type - 1];
+  if (type >= kNoteDevice && type < kNoteTypesEnd)
+    return &kSchemas[kRecordTypes + (type - kNoteDevice)];
+  return nullptr;
+}
+
+}  // namespace sigma
