@@ -95,8 +95,8 @@ void add_attach_options(CLI::App& parser, AttachOptions& options) {
   constexpr const char* kOutput = "Output";
   parser
       .add_option("-o", options.output,
-                  "CSV file, replaced if it is there, with PATH.meta.json beside it; `-` is "
-                  "standard output. "
+                  "NAME.csv: a CSV file, with NAME.csv.meta.json beside it; `-`: CSV on standard output; "
+                  "anything else: a trace directory for report and export. Replaced if it is there. "
                   "Without it: live totals and the summary")
       ->type_name("PATH")
       ->group(kOutput);

@@ -132,7 +132,7 @@ Result<int> AttachSession::run() {
   SIGMA_ASSIGN(tracer_,
                Tracer::start(
                    tracer_options(), *features_,
-                   [this](std::span<const std::byte> record) { session_->on_record(record); },
+                   [this](std::span<const std::byte> record) { on_record(record); },
                    [this](std::string_view line) { screen_.say(line); }));
   SIGMA_CHECK(limit_capabilities(capabilities_while_tracing()));
   if (on_attached_) SIGMA_CHECK(on_attached_());
@@ -171,7 +171,10 @@ Status AttachSession::open_outputs() {
   const UtcClock clock(info_.start_clock);
   summary_ = std::make_unique<SummarySink>(SummaryOptions{.clock = clock});
   std::vector<OperationSink*> sinks{summary_.get()};
-  if (!options_.output.empty()) {
+  const bool to_csv = options_.output == "-" || options_.output.ends_with(".csv");
+  if (!options_.output.empty() && !to_csv) {
+    SIGMA_CHECK(open_trace_directory());
+  } else if (!options_.output.empty()) {
     SIGMA_ASSIGN(csv_, CsvSink::create(options_.output, {info_.node.node, clock}));
     sinks.push_back(csv_.get());
     if (csv_->has_side_file()) {
@@ -180,9 +183,52 @@ Status AttachSession::open_outputs() {
     }
   }
   tee_ = std::make_unique<TeeSink>(std::move(sinks));
-  session_ = std::make_unique<Session>(
-      *tee_, SessionOptions{.limits = {}, .device_of_node = device_of_node, .comm_of = comm_of});
+  session_ = std::make_unique<Session>(*tee_, session_options());
   return {};
+}
+
+// Opens every file of it now, before the capabilities go.
+Status AttachSession::open_trace_directory() {
+  TraceMeta meta;
+  meta.info = info_;
+  SIGMA_ASSIGN(trace_writer_, TraceWriter::create(options_.output, std::move(meta), {}));
+  return {};
+}
+
+// What the session asks of this machine goes into the trace as well, so that a replay need not.
+SessionOptions AttachSession::session_options() {
+  return {.limits = {},
+          .device_of_node =
+              [this](uint32_t rdev) {
+                std::string name = device_of_node(rdev);
+                if (trace_writer_) trace_writer_->note_device(rdev, name);
+                return name;
+              },
+          .comm_of =
+              [this](uint32_t pid) {
+                std::string name = comm_of(pid);
+                if (trace_writer_) trace_writer_->note_comm(pid, name);
+                return name;
+              }};
+}
+
+// The session first: its questions' answers then stand before the record that raised them.
+void AttachSession::on_record(std::span<const std::byte> record) {
+  session_->on_record(record);
+  if (trace_writer_) trace_writer_->on_record(record);
+}
+
+void AttachSession::flush_outputs() {
+  if (csv_) csv_->flush();
+  if (!trace_writer_) return;
+  trace_writer_->note_dropped(totals().dropped);
+  trace_writer_->flush();
+}
+
+std::optional<Error> AttachSession::output_error() const {
+  if (csv_ && csv_->error()) return csv_->error();
+  if (trace_writer_ && trace_writer_->error()) return trace_writer_->error();
+  return std::nullopt;
 }
 
 // Until there is a reason to end; which one, info_.end_reason says.
@@ -196,16 +242,16 @@ Status AttachSession::trace() {
     if (ppoll(&waiter, 1, &timeout, nullptr) > 0) info_.end_reason = "interrupted";
     SIGMA_CHECK(tracer_->poll());
     const uint64_t now_ns = monotonic_now_ns();
-    if (csv_ && now_ns - flushed_ns >= kFlushEveryNs) {
-      csv_->flush();
+    if (now_ns - flushed_ns >= kFlushEveryNs) {
+      flush_outputs();
       flushed_ns = now_ns;
     }
     if (now_ns - shown_ns >= kLiveEveryNs) {
       screen_.live(totals(), now_ns);
       shown_ns = now_ns;
     }
-    if (csv_ && csv_->error())
-      info_.end_reason = "output failed: " + csv_->error()->what;
+    if (const auto error = output_error())
+      info_.end_reason = "output failed: " + error->what;
     else if (tracer_->ended())
       info_.end_reason = "targets ended";
     else if (options_.duration_ns && now_ns - start_ns >= *options_.duration_ns)
@@ -243,6 +289,12 @@ Status AttachSession::finish() {
   info_.remarks = tracer_->statements();
   Status written;
   if (meta_) written = meta_->write(info_);
+  if (trace_writer_) {
+    Counters attacher;
+    tracer_->add_to(attacher);
+    trace_writer_->note_dropped(attacher.records_dropped);
+    written = trace_writer_->finish(info_, attacher);
+  }
 
   screen_.clear();
   const SummaryContext context{
@@ -251,7 +303,7 @@ Status AttachSession::finish() {
       .duration_ns = info_.end_clock->monotonic_ns - info_.start_clock.monotonic_ns,
       .colour = style_for(STDERR_FILENO).colour};
   put(stderr, summary_->text(context));
-  if (csv_ && csv_->error()) return *csv_->error();
+  if (const auto error = output_error()) return *error;
   return written;
 }
 

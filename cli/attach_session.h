@@ -27,6 +27,7 @@
 #include "output/summary.h"
 #include "output/tee.h"
 #include "session/session.h"
+#include "trace/trace_writer.h"
 
 namespace sigma {
 
@@ -53,6 +54,11 @@ class AttachSession {
   Status check_processes() const;
   TracerOptions tracer_options() const;
   Status open_outputs();
+  Status open_trace_directory();
+  SessionOptions session_options();
+  void on_record(std::span<const std::byte> record);
+  void flush_outputs();
+  std::optional<Error> output_error() const;
   Status trace();
   LiveTotals totals() const;
   Status finish();
@@ -65,6 +71,7 @@ class AttachSession {
   TraceInfo info_;
   std::unique_ptr<CsvSink> csv_;
   std::optional<MetaFile> meta_;
+  std::unique_ptr<TraceWriter> trace_writer_;
   std::unique_ptr<SummarySink> summary_;
   std::unique_ptr<TeeSink> tee_;
   std::unique_ptr<Session> session_;

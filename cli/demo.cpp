@@ -241,7 +241,7 @@ Result<int> run_demo(AttachOptions& options) {
   SIGMA_ASSIGN(const int status, session.run());
   if (session.end_reason() == "targets ended") SIGMA_CHECK(job.finish());
   if (!options.output.empty() && options.output != "-")
-    put(stderr, fmt::format("\neach operation is a row of {}\n", options.output));
+    put(stderr, fmt::format("\neverything is in {}\n", options.output));
   return status;
 }
 
