@@ -33,9 +33,8 @@ void Reorder::Lane::insert_by_time(std::span<const std::byte> record) {
   size_t at = begin;
   while (at < bytes.size() && header_at(bytes.data() + at).time_ns <= time_ns)
     at += stride(header_at(bytes.data() + at).size);
-  std::vector<std::byte> padded(stride(record.size()));
-  std::copy(record.begin(), record.end(), padded.begin());
-  bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(at), padded.begin(), padded.end());
+  const auto place = bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(at), stride(record.size()), std::byte{});
+  std::copy(record.begin(), record.end(), place);
 }
 
 void Reorder::Lane::pop() {

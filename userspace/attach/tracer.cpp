@@ -205,7 +205,10 @@ void Tracer::attach_file(Target& target, const std::string& path, const std::str
                          std::string mapped_as) {
   if (!attached_.emplace(key, UINT64_MAX).second) return;
   auto plan = resolver_.plan(path, libibverbs, mapped_as);
-  if (has_exited(target)) return;  // what fails now fails because the process is gone
+  if (has_exited(target)) {  // what fails now fails because the process is gone, and says nothing of the file
+    attached_.erase(key);
+    return;
+  }
   if (!plan.ok()) {
     ++counters_.libraries_unresolved;
     statements_.push_back(fmt::format("{}: {}", path, plan.error().what));

@@ -133,6 +133,10 @@ class Comparison:
 
     def compare_sends(self, key, process, rows):
         wqes = [wqe for wqe in process.sends.get(key[1:], []) if oracle.WQE_OPCODES.get(wqe.opcode) != "NOP"]
+        # A program may end before the device has fetched what it posted last.
+        while len(rows) > len(wqes) and rows[-1]["status"] == "unfinished":
+            rows = rows[:-1]
+            self.counts["not fetched"] += 1
         if len(rows) != len(wqes):
             self.differ(f"{key}: {len(rows)} send operations, the device fetched {len(wqes)}")
             return
