@@ -45,22 +45,6 @@ std::chrono::milliseconds drain_delay() {
   return std::chrono::milliseconds(text != nullptr ? std::clamp(std::atoi(text), 0, 10'000) : 0);
 }
 
-Status check_features(const Features& features) {
-  for (const FeatureRow& row : feature_table())
-    if (row.required && !(features.*row.value)) {
-      const bool locked = features.lockdown == "confidentiality";
-      return Error{
-          fmt::format("this kernel cannot do what tracing needs: {} ({})", row.name, row.meaning),
-          locked
-              ? "kernel lockdown is in confidentiality mode: boot without lockdown=confidentiality"
-              : "`sigmatrace doctor` says what is missing and how to mend it"};
-    }
-  if (!features.perf_uprobe && !features.uprobe_multi)
-    return Error{"this kernel has no uprobes (CONFIG_UPROBE_EVENTS)",
-                 "`sigmatrace doctor` says more"};
-  return {};
-}
-
 LibraryInfo describe(const TracedLibrary& library) {
   LibraryInfo info{library.plan->name, library.mapped_as, library.plan->build_id, {}, {}};
   for (const AttachedProbe& probe : library.report.attached) {
@@ -110,7 +94,7 @@ Status AttachSession::check() {
   SIGMA_ASSIGN(const CapabilitySet held, effective_capabilities());
   SIGMA_CHECK(require_capabilities(held));
   const Features features = Features::probe();
-  SIGMA_CHECK(check_features(features));
+  SIGMA_CHECK(require_features(features));
   SIGMA_ASSIGN(signals_, open_signals());
   features_ = features;
   return {};

@@ -211,4 +211,18 @@ Features Features::probe() {
   return features;
 }
 
+Status require_features(const Features& features) {
+  for (const FeatureRow& row : feature_table()) {
+    if (!row.required || features.*row.value) continue;
+    const bool locked = features.lockdown == "confidentiality";
+    return Error{"this kernel cannot do what tracing needs: " + std::string(row.name) + " (" +
+                     std::string(row.meaning) + ")",
+                 locked ? "kernel lockdown is in confidentiality mode: boot without lockdown=confidentiality"
+                        : "`sigmatrace doctor` says what is missing and how to mend it"};
+  }
+  if (!features.perf_uprobe && !features.uprobe_multi)
+    return Error{"this kernel has no uprobes (CONFIG_UPROBE_EVENTS)", "`sigmatrace doctor` says more"};
+  return {};
+}
+
 }  // namespace sigma

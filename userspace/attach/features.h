@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/result.h"
+
 namespace sigma {
 
 struct Features {
@@ -45,6 +47,9 @@ struct FeatureRow {
   std::string_view meaning;
 };
 std::span<const FeatureRow> feature_table();
+
+// Fails, naming the first thing that tracing cannot do without, and what mends it.
+Status require_features(const Features& features);
 
 // Clears the features that `names` (comma-separated) lists. Unknown names are ignored.
 void disable_features(Features& features, std::string_view names);
