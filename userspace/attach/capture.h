@@ -113,6 +113,10 @@ class Capture {
   // Sums over the CPUs, indexed by enum sigma_counter.
   std::array<uint64_t, SIGMA_COUNTERS> counters() const;
 
+  // Times that the kernel skipped one of our programs, because it was already running on that CPU
+  // (bpf_prog_info.recursion_misses): what it would have reported is lost.
+  uint64_t missed_runs() const;
+
   // The form that entry+return probes take, and that entry-only probes take.
   LinkForm return_form() const;
   LinkForm entry_form() const;

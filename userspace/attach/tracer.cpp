@@ -482,6 +482,7 @@ void Tracer::add_to(Counters& counters) const {
   counters.calls_not_tracked += bpf[SIGMA_COUNT_ENTRY_FULL];
   counters.work_requests_omitted += bpf[SIGMA_COUNT_WR_OMITTED];
   counters.completions_omitted += bpf[SIGMA_COUNT_WC_OMITTED];
+  counters.program_runs_missed += capture_->missed_runs();
   counters.records_consumed += ring_->consumed();
   counters.records_malformed += ring_->malformed();
   counters.records_late += reorder_.late();
