@@ -210,7 +210,7 @@ SIGMA_SIZE(struct sigma_uverbs_attr, 16);
 /*
  * One uverbs command, at its return. Followed by `num_attrs` sigma_uverbs_attr and then by
  * `payload_bytes` of payload, each attribute's at a multiple of 8 and cut at SIGMA_UVERBS_ATTR_BYTES.
- * h.size may exceed what these need: records come in size classes.
+ * h.size is exactly what these need.
  */
 struct sigma_uverbs {
   struct sigma_header h;

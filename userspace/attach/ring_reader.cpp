@@ -24,7 +24,7 @@ int RingReader::on_sample(void* self, void* data, size_t size) {
   auto& reader = *static_cast<RingReader*>(self);
   const auto* header = static_cast<const sigma_header*>(data);
   ++reader.consumed_;
-  // Size classes: the ring's record may be longer than what the header says, never shorter.
+  // The ring's record may be longer than what the header says, never shorter.
   if (size < sizeof *header || header->size < sizeof *header || header->size > size || header->type == 0 ||
       header->type >= SIGMA_RECORD_TYPES) {
     ++reader.malformed_;
