@@ -10,6 +10,7 @@
 
 #include "attach/calibrate.h"
 #include "attach/capabilities.h"
+#include "attach/ring_reader.h"
 #include "attach/seccomp_selftest.h"
 #include "bpf/verbs.h"
 #include "catch.h"
@@ -75,7 +76,35 @@ TEST_CASE("two targets of one library, by links of their own") {
     first.act();
     second.act();
     REQUIRE(posts_in(rig::drain(*capture)) == 2);
+    // No return was taken for that of an entry which the other's link should have noted.
+    REQUIRE(capture->counters()[SIGMA_COUNT_NO_ENTRY] == 0);
   }
+}
+
+// A job that posts faster than records can be read must not hold the reader in one drain for good.
+TEST_CASE("a drain ends although there is more to read, and the next one goes on") {
+  auto capture = rig::load(rig::features_without(""));
+  rig::Workload target("one_post");
+  REQUIRE(capture->add_target(target.pid()).ok());
+  REQUIRE(capture->attach(rig::provider_plan(), target.pid(), {}).failed.empty());
+  constexpr size_t kPosts = 20;
+  for (size_t i = 0; i < kPosts; i++) target.act();
+  const uint64_t attempts = capture->counters()[SIGMA_COUNT_ATTEMPTS];
+  REQUIRE(attempts >= kPosts);
+
+  size_t seen = 0;
+  auto reader =
+      RingReader::open(capture->ring_map_fd(), [&](std::span<const std::byte>) { ++seen; });
+  REQUIRE(reader.ok());
+  constexpr size_t kAtOnce = 7;
+  for (uint64_t left = attempts; left > 0;) {
+    const auto drained = (*reader)->drain(kAtOnce);
+    REQUIRE(drained.ok());
+    REQUIRE(*drained == std::min<uint64_t>(left, kAtOnce));
+    left -= *drained;
+  }
+  REQUIRE(*(*reader)->drain(kAtOnce) == 0);
+  REQUIRE(seen == attempts);
 }
 
 TEST_CASE("all processes, when asked") {

@@ -8,6 +8,12 @@
 #include "bpf/records.h"
 
 namespace sigma {
+namespace {
+
+// libbpf stops at a negative return, having consumed the record, and passes it on.
+constexpr int kEnough = -ECANCELED;
+
+}  // namespace
 
 Result<std::unique_ptr<RingReader>> RingReader::open(int ring_map_fd, OnRecord on_record) {
   std::unique_ptr<RingReader> reader(new RingReader(std::move(on_record)));
@@ -24,20 +30,23 @@ int RingReader::on_sample(void* self, void* data, size_t size) {
   auto& reader = *static_cast<RingReader*>(self);
   const auto* header = static_cast<const sigma_header*>(data);
   ++reader.consumed_;
+  const int go_on = --reader.left_ == 0 ? kEnough : 0;
   // The ring's record may be longer than what the header says, never shorter.
   if (size < sizeof *header || header->size < sizeof *header || header->size > size || header->type == 0 ||
       header->type >= SIGMA_RECORD_TYPES) {
     ++reader.malformed_;
-    return 0;
+    return go_on;
   }
   reader.on_record_({static_cast<const std::byte*>(data), header->size});
-  return 0;
+  return go_on;
 }
 
-Result<size_t> RingReader::drain() {
+Result<size_t> RingReader::drain(size_t max_records) {
+  if (max_records == 0) return size_t{0};
   const uint64_t before = consumed_;
+  left_ = max_records;
   const int error = ring_buffer__consume(ring_);
-  if (error < 0) return Error{"reading the BPF ring buffer failed: " + errno_text(-error)};
+  if (error < 0 && error != kEnough) return Error{"reading the BPF ring buffer failed: " + errno_text(-error)};
   return static_cast<size_t>(consumed_ - before);
 }
 

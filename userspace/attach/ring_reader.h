@@ -26,8 +26,13 @@ class RingReader {
   RingReader(const RingReader&) = delete;
   RingReader& operator=(const RingReader&) = delete;
 
-  // Reads what is there. Returns the number of records.
-  Result<size_t> drain();
+  // At most this many in one drain(): a job that posts faster than they can be read would otherwise
+  // hold the caller in it for good, who then neither governs, nor passes on, nor stops.
+  static constexpr size_t kMaxRecords = 65'536;
+
+  // Reads what is there, up to `max_records`; what is left, the next call reads. Returns the number
+  // of records.
+  Result<size_t> drain(size_t max_records = kMaxRecords);
 
   uint64_t consumed() const { return consumed_; }
   uint64_t malformed() const { return malformed_; }
@@ -38,6 +43,7 @@ class RingReader {
 
   OnRecord on_record_;
   ring_buffer* ring_ = nullptr;
+  size_t left_ = 0;  // of the drain() that runs
   uint64_t consumed_ = 0;
   uint64_t malformed_ = 0;
 };

@@ -448,7 +448,12 @@ bool Tracer::ended() const {
 void Tracer::stop() {
   if (stopped_) return;
   capture_->detach();
-  if (auto drained = ring_->drain(); !drained.ok()) statements_.push_back(drained.error().what);
+  // To the end: nothing adds to it any more.
+  for (auto drained = ring_->drain(); !drained.ok() || *drained > 0; drained = ring_->drain())
+    if (!drained.ok()) {
+      statements_.push_back(drained.error().what);
+      break;
+    }
   reorder_.flush();
   stopped_ = true;
 }
