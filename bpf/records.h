@@ -265,4 +265,14 @@ struct sigma_window {
 };
 SIGMA_SIZE(struct sigma_window, 32);
 
+/* Opcodes of WQEs beyond enum ibv_wr_opcode. Masked atomics are what they are without their masks.
+ */
+enum sigma_wr_opcode {
+  SIGMA_WR_NOP = 0xe0, /* moves no data: not an operation */
+  SIGMA_WR_DUMP,       /* likewise */
+  SIGMA_WR_WAIT,       /* likewise */
+  SIGMA_WR_UMR,        /* registers memory */
+  SIGMA_WR_OTHER,
+};
+
 #endif

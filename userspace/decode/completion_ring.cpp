@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "decode/completion_ring.h"
+
+#include <cstring>
+
+#include "base/be.h"
+
+namespace sigma {
+namespace {
+
+constexpr uint32_t kMaxEntries = 1u << 22;  // log_cq_size of the largest devices
+constexpr uint8_t kCompressed = 3;          // format
+constexpr size_t kOwnedByReaders = 62;      // signature and op_own: UCX rewrites them
+constexpr uint16_t kMinisPerEntry = kCqeBytes / kMiniCqeBytes;
+constexpr uint16_t kEnhancedMinis = 7;  // the last 8 bytes have the block's own fields
+
+using Entry = std::array<std::byte, kCqeBytes>;
+
+std::span<const std::byte, kCqeBytes> view(const Entry& entry) {
+  return entry;
+}
+
+bool all_zero(const Entry& entry) {
+  for (const std::byte byte : entry)
+    if (byte != std::byte{0}) return false;
+  return true;
+}
+
+enum class Copy : uint8_t { whole, missing, unstable };
+
+struct Copies {
+  const CompletionRing& ring;
+  uint64_t from;
+  const RingBytes &first, &again;
+
+  Copy entry(uint64_t position, Entry& to) const {
+    const uint64_t index = position - from;
+    if (position < from || index >= first.size() / ring.entry_bytes) return Copy::missing;
+    const size_t offset =
+        static_cast<size_t>(index) * ring.entry_bytes + ring.entry_bytes - kCqeBytes;
+    Entry second;
+    if (!first.load(offset, to) || !again.load(offset, second)) return Copy::missing;
+    return to == second ? Copy::whole : Copy::unstable;
+  }
+};
+
+// What the entry at `position` is, by its lap.
+enum class Presence : uint8_t { there, not_yet, overwritten, unknown };
+
+Presence presence(const CompletionRing& ring, const CompletionCursor& cursor, const Entry& entry,
+                  const Cqe& cqe, uint64_t position) {
+  const uint64_t lap = position / ring.entries;
+  if (ring.layout == CqLayout::compressed_enhanced) {
+    const auto ahead = static_cast<uint8_t>(cqe.iteration - static_cast<uint8_t>(lap));
+    if (ahead != 0) return ahead < 128 ? Presence::overwritten : Presence::not_yet;
+    if (cqe.format == kCompressed) return Presence::there;
+    return cqe.kind == CqeKind::invalid || all_zero(entry) ? Presence::not_yet : Presence::there;
+  }
+  if (cqe.kind != CqeKind::invalid && cqe.owner == (lap & 1) && !all_zero(entry))
+    return Presence::there;
+  if (cursor.counts && position < cursor.consumed) return Presence::overwritten;
+  return Presence::not_yet;
+}
+
+void set_anchor(CompletionCursor& cursor, uint64_t position, const Entry& entry) {
+  cursor.has_anchor = true;
+  cursor.anchor_at = position;
+  cursor.anchor = entry;
+}
+
+void drop_session(CompletionCursor& cursor) {
+  cursor.left = cursor.block = 0;
+  cursor.has_title = false;
+}
+
+// Passes entries that nobody will read any more. Within a compressed ring the next title is not
+// known by its place then.
+CqNext pass(const CompletionRing& ring, CompletionCursor& cursor, uint64_t entries,
+            uint64_t& lost) {
+  drop_session(cursor);
+  if (ring.layout != CqLayout::plain) cursor.synchronised = false;
+  cursor.next += entries;
+  lost = entries;
+  return CqNext::lost;
+}
+
+void give_mini(const CompletionRing& ring, CompletionCursor& cursor, Cqe& out) {
+  const uint16_t number = cursor.block - cursor.left;
+  const size_t offset = size_t{number} * kMiniCqeBytes;
+  const auto mini = std::span(cursor.minis).subspan(offset).first<kMiniCqeBytes>();
+  if (ring.layout == CqLayout::compressed_enhanced) ++cursor.since_title;
+  const uint16_t step = ring.layout == CqLayout::compressed_enhanced ? cursor.since_title : number;
+  out = expand_mini(cursor.title, mini, step);
+  --cursor.left;
+  ++cursor.next;
+}
+
+// A title that stands for several completions, and the arrays behind it.
+CqNext open_basic(const CompletionRing& ring, CompletionCursor& cursor, const Copies& copies,
+                  const Entry& entry, const Cqe& title, Cqe& out, uint64_t& lost) {
+  Be32 byte_cnt;
+  std::memcpy(static_cast<void*>(&byte_cnt), entry.data() + kCqeByteCount, sizeof(byte_cnt));
+  const uint32_t count = byte_cnt;
+  if (count < 2 || count > kMaxSession || count > ring.entries) return pass(ring, cursor, 1, lost);
+
+  for (uint32_t number = 0; number < count; number += kMinisPerEntry) {
+    const uint64_t at = cursor.next + (number == 0 ? 1 : number);
+    Entry minis;
+    switch (copies.entry(at, minis)) {
+      case Copy::missing:
+        return CqNext::end;
+      case Copy::unstable:
+        return CqNext::unstable;
+      case Copy::whole:
+        break;
+    }
+    std::memcpy(cursor.minis.data() + size_t{number} * kMiniCqeBytes, minis.data(), minis.size());
+  }
+  cursor.title = title;
+  cursor.block = cursor.left = static_cast<uint16_t>(count);
+  set_anchor(cursor, cursor.next, entry);
+  give_mini(ring, cursor, out);
+  return CqNext::completion;
+}
+
+CqNext open_enhanced(const CompletionRing& ring, CompletionCursor& cursor, const Entry& entry,
+                     const Cqe& block, Cqe& out, uint64_t& lost) {
+  const uint16_t count = block.raw_opcode + 1;
+  if (count > kEnhancedMinis || count > ring.entries) return pass(ring, cursor, 1, lost);
+  if (!cursor.has_title) return pass(ring, cursor, count, lost);
+  std::memcpy(cursor.minis.data(), entry.data(), size_t{kEnhancedMinis} * kMiniCqeBytes);
+  cursor.block = cursor.left = count;
+  set_anchor(cursor, cursor.next, entry);
+  give_mini(ring, cursor, out);
+  return CqNext::completion;
+}
+
+// Without a title's place: entries that a block covers still show an earlier lap, or UCX's mark.
+// The next ordinary entry of this lap in the copy ends the search.
+uint64_t entries_to_title(const CompletionRing& ring, const CompletionCursor& cursor,
+                          const Copies& copies) {
+  Entry entry;
+  for (uint64_t at = cursor.next; copies.entry(at, entry) != Copy::missing; ++at) {
+    const Cqe cqe = decode_cqe(view(entry));
+    if (cqe.format != kCompressed && presence(ring, cursor, entry, cqe, at) == Presence::there)
+      return at - cursor.next;
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool valid(const CompletionRing& ring) {
+  return power_of_two(ring.entries) && ring.entries <= kMaxEntries &&
+         (ring.entry_bytes == kCqeBytes || ring.entry_bytes == 2 * kCqeBytes);
+}
+
+uint64_t consumed_to(const CompletionRing& ring, CompletionCursor& cursor,
+                     uint32_t consumer_index) {
+  const uint64_t last = cursor.consumed;
+  cursor.counts = true;
+  cursor.consumed = last + ((consumer_index - static_cast<uint32_t>(last)) & 0xffffff);
+  if (cursor.consumed <= cursor.next + ring.entries) return 0;
+  uint64_t lost = 0;
+  pass(ring, cursor, cursor.consumed - ring.entries - cursor.next, lost);
+  return lost;
+}
+
+CqNext next_completion(const CompletionRing& ring, CompletionCursor& cursor, uint64_t from,
+                       const RingBytes& first, const RingBytes& again, Cqe& out, uint64_t& lost) {
+  lost = 0;
+  if (cursor.left > 0) {
+    give_mini(ring, cursor, out);
+    return CqNext::completion;
+  }
+  const Copies copies{ring, from, first, again};
+  if (!cursor.synchronised) {
+    if (ring.layout == CqLayout::compressed_basic) {
+      // Arrays look like anything: only where the owner went on reading is a title, or an entry.
+      if (!cursor.counts || cursor.consumed < cursor.next) return CqNext::end;
+      cursor.synchronised = true;
+      if (cursor.consumed > cursor.next) {
+        lost = cursor.consumed - cursor.next;
+        cursor.next = cursor.consumed;
+        return CqNext::lost;
+      }
+    } else if (const uint64_t covered = entries_to_title(ring, cursor, copies); covered > 0) {
+      cursor.synchronised = true;
+      cursor.next += covered;
+      lost = covered;
+      return CqNext::lost;
+    }
+  }
+
+  Entry entry;
+  switch (copies.entry(cursor.next, entry)) {
+    case Copy::missing:
+      return CqNext::end;
+    case Copy::unstable:
+      return CqNext::unstable;
+    case Copy::whole:
+      break;
+  }
+  const Cqe cqe = decode_cqe(view(entry));
+  switch (presence(ring, cursor, entry, cqe, cursor.next)) {
+    case Presence::not_yet:
+      return CqNext::end;
+    case Presence::overwritten:
+      return pass(ring, cursor, 1, lost);
+    default:
+      break;
+  }
+  if (cqe.format == kCompressed && ring.layout == CqLayout::compressed_enhanced)
+    return open_enhanced(ring, cursor, entry, cqe, out, lost);
+  if (cqe.format == kCompressed && ring.layout == CqLayout::compressed_basic)
+    return open_basic(ring, cursor, copies, entry, cqe, out, lost);
+
+  if (cqe.format == kCompressed) return pass(ring, cursor, 1, lost);  // nobody said so
+
+  cursor.synchronised = true;
+  set_anchor(cursor, cursor.next, entry);
+  ++cursor.next;
+  if (cqe.kind == CqeKind::resize) return CqNext::resized;
+  if (ring.layout == CqLayout::compressed_enhanced) {
+    cursor.has_title = true;
+    cursor.since_title = 0;
+    cursor.title = cqe;
+  }
+  out = cqe;
+  return CqNext::completion;
+}
+
+bool next_collapsed(CompletionCursor& cursor, std::span<const std::byte, kCqeBytes> first,
+                    std::span<const std::byte, kCqeBytes> again, Cqe& out) {
+  Entry entry;
+  std::memcpy(entry.data(), first.data(), entry.size());
+  if (std::memcmp(entry.data(), again.data(), entry.size()) != 0 || all_zero(entry)) return false;
+  const Cqe cqe = decode_cqe(first);
+  if (cqe.kind == CqeKind::invalid || cqe.kind == CqeKind::other) return false;
+  if (cursor.has_anchor && anchor_stands(cursor, first)) return false;
+  set_anchor(cursor, cursor.next++, entry);
+  out = cqe;
+  return true;
+}
+
+bool anchor_stands(const CompletionCursor& cursor, std::span<const std::byte, kCqeBytes> entry) {
+  return std::memcmp(cursor.anchor.data(), entry.data(), kOwnedByReaders) == 0;
+}
+
+// Of produced = lap * n + s entries, slots before s have the lap's parity, those from s on the
+// other. So slot 0's owner and the first change after it tell produced modulo 2n.
+uint64_t skip_to_newest(const CompletionRing& ring, CompletionCursor& cursor,
+                        const RingBytes& whole) {
+  const uint64_t span = uint64_t{ring.entries} * 2;
+  uint64_t produced = 0;
+  uint8_t parity = 0;
+  for (uint32_t slot = 0; slot < ring.entries; ++slot) {
+    uint8_t op_own = 0;
+    if (!whole.load(size_t{slot} * ring.entry_bytes + ring.entry_bytes - 1, op_own)) return 0;
+    if (slot == 0) {
+      parity = op_own & 1;
+      produced = uint64_t{parity} * ring.entries;
+    } else if ((op_own & 1) != parity) {
+      break;
+    }
+    ++produced;
+  }
+  uint64_t ahead = (produced - cursor.next) % span;
+  if (ahead < ring.entries) ahead += span;  // a lap has passed: the caller saw it
+  uint64_t lost = 0;
+  pass(ring, cursor, ahead, lost);
+  return lost;
+}
+
+}  // namespace sigma

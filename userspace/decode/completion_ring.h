@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Walking a live mlx5 completion ring from outside.
+//
+// An entry is there when its opcode is valid and its owner bit is the parity of its lap. That alone
+// does not tell a lap from two more, nor an entry that was being written while it was copied:
+//   - each entry is copied twice, and counts when both copies agree: the device writes an entry
+//   once,
+//     so what has stopped changing is whole, and what agrees in both is not half of two;
+//   - laps are counted by the consumer index of the CQ's doorbell record where the owner keeps it
+//     (libmlx5 does; UCX built without assertions, and collapsed rings, do not). Elsewhere the last
+//     entry read is looked at again (`anchor`): while it stands, no lap has passed.
+//
+// Compressed rings. Basic layout: a title entry of format 3 says (byte_cnt) for how many
+// completions it stands; arrays of 8 mini entries stand at the title's position + 1 and at + 8, +
+// 16, ...: the session covers as many entries as completions. (Linux,
+// drivers/net/ethernet/mellanox/mlx5/core/ en_rx.c, mlx5e_read_mini_arr_slot and its callers.)
+// Enhanced layout: each block is one entry of format 3 with up to 7 mini entries, their number less
+// one in the opcode's place, and covers as many entries; its title is the last ordinary entry
+// before it; the lap count stands in the signature's place. (The same file,
+// mlx5e_decompress_enhanced_cqe; openucx/ucx, src/uct/ib/mlx5/ib_mlx5.c,
+// uct_ib_mlx5_iface_cqe_unzip: it marks the entries that a block covers, in place, so only the walk
+// from the block on tells them from blocks.)
+//
+// Positions count entries since the ring's life began. One thread a ring.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "decode/cqe.h"
+#include "decode/ring_bytes.h"
+
+namespace sigma {
+
+enum class CqLayout : uint8_t { plain, compressed_basic, compressed_enhanced };
+
+struct CompletionRing {
+  uint32_t entries = 0;      // a power of two
+  uint32_t entry_bytes = 0;  // 64 or 128
+  CqLayout layout = CqLayout::plain;
+  bool collapsed = false;  // every completion is written to entry 0
+};
+bool valid(const CompletionRing& ring);
+
+// Completions of one compressed session at most: cqe_compression_max_num of today's devices.
+inline constexpr uint32_t kMaxSession = 64;
+
+struct CompletionCursor {
+  uint64_t next = 0;      // position of the next entry
+  uint64_t consumed = 0;  // by the owner, where it says so
+  bool counts = false;    // `consumed` is kept
+  // The last entry read, to see whether a lap has passed; not the two bytes that readers may
+  // change.
+  bool has_anchor = false;
+  uint64_t anchor_at = 0;
+  std::array<std::byte, kCqeBytes> anchor{};
+  // A compressed session
+  bool synchronised = true;  // `next` is known to be the place of a title, block or ordinary entry
+  bool has_title = false;
+  uint16_t since_title = 0;  // completions since the title, in it
+  uint16_t block = 0;        // completions of the block that is being given out
+  uint16_t left = 0;         // of these, not yet given out
+  Cqe title;
+  std::array<std::byte, kMaxSession * kMiniCqeBytes> minis{};
+};
+
+// Takes the consumer index (be32 at the doorbell record, low 24 bits), read before the entries are.
+// Returns the entries that are lost: consumed, and overwritten since. At most 2^24 - 1 entries may
+// have passed between two calls.
+uint64_t consumed_to(const CompletionRing& ring, CompletionCursor& cursor, uint32_t consumer_index);
+
+enum class CqNext : uint8_t {
+  completion,  // one more
+  end,         // nothing further in the copy, or nothing there yet
+  unstable,    // the copies differ: look again with the next sample
+  lost,        // entries were overwritten or cannot be understood: `lost` says how many
+  resized,     // the ring ends here
+};
+
+// The next completion. `first` and `again` are two copies of the entries from position `from` on,
+// one after the other in time; without a second one (a snapshot of a ring that nobody writes) pass
+// the first twice. Moves the cursor, also past entries that are no completions. A session of the
+// basic layout is read as a whole: copy at least kMaxSession entries where the ring has as many.
+CqNext next_completion(const CompletionRing& ring, CompletionCursor& cursor, uint64_t from,
+                       const RingBytes& first, const RingBytes& again, Cqe& out, uint64_t& lost);
+
+// Entry 0 of a collapsed ring: true when it has a completion other than the last one given out.
+bool next_collapsed(CompletionCursor& cursor, std::span<const std::byte, kCqeBytes> first,
+                    std::span<const std::byte, kCqeBytes> again, Cqe& out);
+
+// Whether the anchor entry is still what was read: then less than a lap has passed. `entry`: the 64
+// bytes at the anchor's place now.
+bool anchor_stands(const CompletionCursor& cursor, std::span<const std::byte, kCqeBytes> entry);
+
+// After a lap on a ring that counts nobody's laps: where the ring's newest entry is, from a copy of
+// the whole ring (from entry 0 on). Moves the cursor there and returns the entries passed unseen,
+// known modulo twice the ring's size.
+uint64_t skip_to_newest(const CompletionRing& ring, CompletionCursor& cursor,
+                        const RingBytes& whole);
+
+}  // namespace sigma

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "decode/send_ring.h"
+
+#include "base/be.h"
+
+namespace sigma {
+namespace {
+
+constexpr uint32_t kMaxBlocks = 32'768;  // half of what an index can tell apart
+
+// Blocks of the WQE at `position`, or 0 where none fits.
+uint32_t blocks_at(const SendRing& ring, const RingBytes& slots, uint64_t first,
+                   uint64_t position) {
+  struct {
+    Be32 opmod_index_opcode, qpn_ds;
+  } control;
+  if (!slots.load((position - first) * kWqeBlockBytes, control)) return 0;
+  const uint32_t index = control.opmod_index_opcode >> 8 & 0xffff;
+  const uint32_t qpn_ds = control.qpn_ds;
+  if (index != (position & 0xffff) || qpn_ds >> 8 != ring.qp_num) return 0;
+  return ((qpn_ds & 0x3f) + 3) / 4;
+}
+
+}  // namespace
+
+bool valid(const SendRing& ring) {
+  return power_of_two(ring.blocks) && ring.blocks <= kMaxBlocks && ring.qp_num <= 0xffffff;
+}
+
+SendStep advance(const SendRing& ring, SendCursor& cursor, uint16_t doorbell, bool wrap_possible) {
+  cursor.posted = extend16(cursor.posted, doorbell);
+  cursor.modulo |= wrap_possible;
+  const uint64_t oldest = cursor.posted > ring.blocks ? cursor.posted - ring.blocks : 0;
+  SendStep step;
+  step.first = oldest > cursor.next ? oldest : cursor.next;
+  step.end = cursor.posted;
+  step.gap = step.first - cursor.next;
+  return step;
+}
+
+// A chain that breaks was none: the search goes on behind the break. So each block is looked at
+// once, and what is accepted is what leads to the end without a break.
+uint64_t chain_start(const SendRing& ring, const RingBytes& slots, uint64_t first, uint64_t end) {
+  uint64_t start = first;
+  for (uint64_t at = first; at < end;) {
+    const uint32_t blocks = blocks_at(ring, slots, first, at);
+    if (blocks == 0 || blocks > end - at)
+      start = ++at;
+    else
+      at += blocks;
+  }
+  return start;
+}
+
+uint64_t finish(SendCursor& cursor, const SendStep& step, uint64_t start) {
+  const uint64_t lost = start - cursor.next;
+  cursor.next = step.end;
+  return lost;
+}
+
+uint64_t add_laps(SendCursor& cursor, uint64_t laps) {
+  const uint64_t blocks = laps << 16;
+  cursor.posted += blocks;
+  cursor.next += blocks;
+  cursor.modulo = false;
+  return blocks;
+}
+
+}  // namespace sigma
