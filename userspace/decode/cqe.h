@@ -52,6 +52,8 @@ struct Cqe {
   uint8_t wc_opcode = 0;  // enum ibv_wc_opcode; with an error of the requester, its WQE's
   uint8_t syndrome = 0, vendor_err = 0;
   bool flushed = false;  // an error that only follows from an earlier one
+
+  bool operator==(const Cqe&) const = default;
 };
 
 // Of a compressed title this gives what all its completions share.

@@ -48,6 +48,8 @@ struct WqePeer {
   uint32_t flow_label = 0;
   uint64_t key = 0;  // DC access key; Q_Key of UD
   std::array<uint8_t, 16> gid{};
+
+  bool operator==(const WqePeer&) const = default;
 };
 
 struct Wqe {
@@ -74,6 +76,8 @@ struct Wqe {
   uint32_t rkey = 0;
   uint32_t imm = 0;  // host order
   WqePeer peer;
+
+  bool operator==(const Wqe&) const = default;
 };
 
 // The WQE at `offset` of `bytes`. False, with what the control segment says: no WQE (no control
