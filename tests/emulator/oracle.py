@@ -17,7 +17,7 @@ import os
 import struct
 import sys
 
-VERSION = 1
+VERSION = 2
 FILE_HEADER = struct.Struct("<8sIIQ40s")
 HEADER = struct.Struct("<HHIQ")
 
@@ -27,9 +27,9 @@ LAYOUTS = {
         "qpn life position opcode opmod fm_ce_se ds basic_blocks segments is_inline syndrome bytes local_address lkey "
         "rkey remote_address immediate destination_qpn destination_device psn operand compare"),
     2: ("receive_wqe", "<IIIIQIIQ", "qpn life srqn index local_address lkey segments capacity"),
-    3: ("cqe", "<IIIIQQBBBBIIIIIQII",
+    3: ("cqe", "<IIIIQQBBBBIIIIIQIHH",
         "cqn qpn life wqe_counter position nic_ticks opcode wqe_opcode syndrome vendor_syndrome bytes immediate "
-        "srqn_or_uidx remote_qpn srqn wqe_position scattered reserved"),
+        "srqn_or_uidx remote_qpn srqn wqe_position scattered session_size session_index"),
     4: ("qp", "<IIBBBBIIIIIIIQQQII16s",
         "qpn life event qp_type state devx send_cqn receive_cqn srqn peer_qpn peer_device peer_lid reserved send_ring "
         "receive_ring doorbell send_blocks receive_entries peer_gid"),

@@ -82,6 +82,7 @@ Config load() {
   result.oracle = env_number("SIGMA_CONNECTX_ORACLE", 1) != 0;
   result.verbose = env_number("SIGMA_CONNECTX_VERBOSE", 0) != 0;
   result.scatter_to_cqe = env_number("SIGMA_CONNECTX_SCATTER_CQE", 0) != 0;
+  result.compress_cqe = env_number("SIGMA_CONNECTX_COMPRESS_CQE", 0) != 0;
   result.realtime = env_number("SIGMA_CONNECTX_REALTIME", 0) != 0;
   result.faults.drop = env_number("SIGMA_CONNECTX_DROP", 0);
   result.faults.seed = static_cast<uint64_t>(env_number("SIGMA_CONNECTX_SEED", 1));

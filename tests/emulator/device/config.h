@@ -53,6 +53,7 @@ struct Config {
   bool oracle = true;
   bool verbose = false;
   bool scatter_to_cqe = false;  // what libmlx5 asks for by default, and hardware grants
+  bool compress_cqe = false;    // the capability; CQs are compressed that ask for it
   bool realtime = false;        // the NIC thread's scheduling class
 };
 

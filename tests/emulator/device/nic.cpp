@@ -160,6 +160,8 @@ unsigned pass(Nic& instance) {
   const uint64_t now_ns = monotonic_ns();
   for (size_t i = 0; i < instance.active.size(); ++i)
     work += run_queue_pair(*instance.active[i], now_ns);
+  for (Cq* cq : instance.holding) release_cqes(*cq);
+  instance.holding.clear();
   for (const auto& device : instance.devices) {
     for (const auto& [number, cq] : device->cqs) {
       if (cq->channel && cq->produced > cq->notified) check_arm(*cq);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "config.h"
+#include "cqe.h"
 #include "fabric.h"
 #include "oracle.h"
 #include "wqe.h"
@@ -45,6 +46,8 @@ struct Cq {
   volatile uint32_t* doorbell = nullptr;  // be32: [0] consumer index, [1] arm word
   bool collapsed = false, ignores_overrun = false, real_time = false, devx = false, overrun = false;
   uint64_t produced = 0;
+  uint32_t session_limit = 0;  // most completions in a compressed session; 0: none is compressed
+  std::vector<HeldCqe> held;   // of a session that may still grow, until the pass ends
   unsigned users = 0;
   // Events
   EventChannel* channel = nullptr;
@@ -96,13 +99,14 @@ struct QpCapacity {
 };
 
 struct Inflight {
-  uint64_t position;  // WQEBBs since the life began
-  uint32_t psn;
-  uint16_t index;
-  uint8_t opcode, syndrome;
-  bool signaled, local, done;
-  bool connects;  // the first to a new target (DCI)
-  uint64_t bytes;
+  uint64_t position = 0;  // WQEBBs since the life began
+  uint32_t psn = 0;
+  uint16_t index = 0;
+  uint8_t opcode = 0, syndrome = 0;
+  bool signaled = false, local = false, done = false;
+  bool connects = false;   // the first to a new target (DCI)
+  bool scattered = false;  // the response is meant for the CQE
+  uint64_t bytes = 0;
 };
 
 // What a responder knows of one requester's requests.
@@ -122,7 +126,7 @@ struct Qp {
   uint32_t qpn = 0, handle = 0;
   Service service = Service::rc;
   QpState state = QpState::reset;
-  bool devx = false, scatters_to_cqe = false;
+  bool devx = false;
   uint32_t user_index = 0;
   uint64_t user_handle = 0;
   EventChannel* async_channel = nullptr;
@@ -137,6 +141,10 @@ struct Qp {
   Cq* send_cq = nullptr;
   Cq* receive_cq = nullptr;
   Srq* srq = nullptr;
+
+  // Scatter to CQE: up to how many bytes of a request received, and of a response (0: none)
+  uint32_t receive_scatter_bytes = 0, response_scatter_bytes = 0;
+  std::vector<uint8_t> responses;  // where these arrive, kResponseBytes for each WQEBB
 
   // Attributes
   QpCapacity cap;
@@ -169,6 +177,8 @@ struct Qp {
   bool datagram() const { return service == Service::ud; }
   bool addressed() const { return datagram() || service == Service::dci; }  // by each WQE
 };
+
+inline constexpr size_t kResponseBytes = 64;
 
 struct Umem {
   uint64_t address = 0, length = 0;
@@ -220,7 +230,10 @@ struct Nic {
   unsigned process = 0;
   int32_t pid = 0;
   std::vector<std::unique_ptr<Device>> devices;
-  std::vector<Qp*> active;  // those whose send queue or flush needs looking at
+  std::vector<Qp*> active;   // those whose send queue or flush needs looking at
+  std::vector<Cq*> holding;  // those with held completions; empty between passes
+  // Of queue pairs that are gone: a peer may still answer what they asked, so this memory stays.
+  std::vector<std::vector<uint8_t>> old_responses;
 };
 Nic& nic();
 bool nic_running();  // in this process
@@ -245,6 +258,8 @@ bool set_qp_state(Qp& qp, QpState state);  // false: not a legal transition
 void fail_qp(Qp& qp);                      // to ERR by the device itself
 Cq* create_cq(Device& device);
 void destroy_cq(Cq& cq);
+// By what the creator asked for, and its CQEs can hold. Once it has its queues.
+void grant_scatter_to_cqe(Qp& qp, bool receives, bool responses);
 Srq* create_srq(Device& device);
 MemoryKey* create_key(Device& device);
 void destroy_key(Device& device, uint32_t key);
@@ -292,9 +307,10 @@ struct Completion {
   uint8_t service_level = 0;
   uint32_t srqn = 0;
   uint64_t wqe_position = 0;
-  const uint8_t* scatter_payload = nullptr;  // `bytes` that the CQE may hold
+  const uint8_t* scatter_payload = nullptr;  // `bytes` that go into the CQE
 };
 void write_cqe(Cq* cq, const Qp& qp, const Completion& completion);
+void release_cqes(Cq& cq);  // writes what is held
 // Moves a CQ to a new ring. The last thing written to the old one is a RESIZE_CQ entry.
 void resize_cq(Cq& cq, uint8_t* ring, uint32_t entries, uint32_t cqe_bytes);
 

@@ -86,6 +86,7 @@ void destroy_qp(Qp& qp) {
   if (qp.entry->owner == ours) qp.entry->receiving = 0;
   qp.entry->owner.compare_exchange_strong(ours, 0);
   std::erase(nic().active, &qp);
+  if (!qp.responses.empty()) nic().old_responses.push_back(std::move(qp.responses));
   device.by_number[(qp.qpn - kFirstQpn) % kQpsPerDevice] = nullptr;
   device.qps.erase(qp.handle);
 }
@@ -156,6 +157,24 @@ void destroy_cq(Cq& cq) {
     if (channel) --channel->users;
   }
   cq.device->cqs.erase(cq.cqn);
+}
+
+void grant_scatter_to_cqe(Qp& qp, bool receives, bool responses) {
+  if (!config().scatter_to_cqe) return;
+  const auto room = [](const Cq* cq) { return cq && cq->cqe_bytes == 128 ? 64u : 32u; };
+  if (receives && qp.receive_cq) qp.receive_scatter_bytes = room(qp.receive_cq);
+  if (!responses || !qp.send_cq || qp.send_blocks == 0) return;
+  qp.response_scatter_bytes = room(qp.send_cq);
+  const size_t bytes = qp.send_blocks * kResponseBytes;
+  auto& old = nic().old_responses;
+  const auto fits = std::find_if(old.begin(), old.end(),
+                                 [&](const auto& memory) { return memory.size() >= bytes; });
+  if (fits == old.end()) {
+    qp.responses.resize(bytes);
+  } else {
+    qp.responses = std::move(*fits);
+    old.erase(fits);
+  }
 }
 
 Srq* create_srq(Device& device) {

@@ -11,7 +11,7 @@
 
 namespace connectx {
 
-inline constexpr uint32_t kOracleVersion = 1;
+inline constexpr uint32_t kOracleVersion = 2;
 
 enum class OracleType : uint16_t {
   end = 0,
@@ -80,9 +80,10 @@ struct OracleCqe {
   uint32_t srqn_or_uidx;
   uint32_t remote_qpn;
   uint32_t srqn;
-  uint64_t wqe_position;  // of the send WQE completed, as in OracleSendWqe
-  uint32_t scattered;     // the payload stands in the CQE
-  uint32_t reserved;
+  uint64_t wqe_position;   // of the send WQE completed, as in OracleSendWqe
+  uint32_t scattered;      // the payload stands in the CQE
+  uint16_t session_size;   // completions in its compressed session; 0: a CQE of its own
+  uint16_t session_index;  // place in the session; nic_ticks is the first one's
 };
 static_assert(sizeof(OracleCqe) == 88);
 

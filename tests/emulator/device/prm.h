@@ -91,7 +91,8 @@ inline constexpr Field log_max_srq_sz{0x80, 8}, log_max_qp_sz{0x88, 8}, log_max_
     dct{0x21a, 1}, port_type{0x1b6, 2}, num_ports{0x1b8, 8}, log_max_msg{0x1c3, 5},
     cqe_version{0x1fc, 4}, compact_address_vector{0x200, 1}, roce{0x21d, 1}, atomic{0x21e, 1},
     bf{0x260, 1}, log_bf_reg_size{0x26b, 5}, num_lag_ports{0x27c, 4}, log_max_rmp{0x383, 5},
-    log_uar_page_sz{0x490, 16};
+    log_uar_page_sz{0x490, 16}, cqe_compression_128b{0x5be, 1}, cqe_compression{0x5bf, 1},
+    cqe_compression_timeout{0x5c0, 16}, cqe_compression_max_num{0x5d0, 16};
 }
 namespace atomic_cap {  // op_mod >> 1 == 3
 inline constexpr Field endianness_mode{0x40, 2}, operations{0x90, 16}, size_qp{0xb0, 16},
@@ -101,8 +102,9 @@ inline constexpr Field endianness_mode{0x40, 2}, operations{0x90, 16}, size_qp{0
 // CREATE_CQ: the context at 0x10.
 namespace cq {
 inline constexpr uint32_t kContext = 0x10;
-inline constexpr Field size_code{8, 3}, collapsed{11, 1}, overrun_ignore{14, 1}, log_entries{99, 5},
-    dbr_umem_id = byte_field(4, 32), dbr_offset = byte_field(0x38, 64);
+inline constexpr Field size_code{8, 3}, collapsed{11, 1}, overrun_ignore{14, 1}, compress{17, 1},
+    compression_layout{25, 7}, log_entries{99, 5}, dbr_umem_id = byte_field(4, 32),
+                                                   dbr_offset = byte_field(0x38, 64);
 inline constexpr Field umem_offset = byte_field(0x50, 64),
                        umem_id = byte_field(0x58, 32);  // from the command's start
 }  // namespace cq
@@ -119,7 +121,9 @@ inline constexpr Field service = byte_field(1, 8), pd = byte_field(5, 24), mtu{6
                        next_receive_psn = byte_field(0x95, 24), receive_cqn = byte_field(0x9d, 24),
                        dbr_offset = byte_field(0xa0, 64), q_key = byte_field(0xa8, 32),
                        rq_type{0x565, 3}, srqn = byte_field(0xad, 24),
-                       dbr_umem_id = byte_field(0xe4, 32), state{0, 4};
+                       scatter_responses = byte_field(0xc6, 8),
+                       scatter_receives = byte_field(0xc7, 8), dbr_umem_id = byte_field(0xe4, 32),
+                       state{0, 4};
 // The primary path, from the context's start.
 inline constexpr uint32_t kPath = kContext + 0x18;
 inline constexpr Field path_grh{0x28, 1},
@@ -136,8 +140,8 @@ namespace dct {
 inline constexpr uint32_t kContext = 0x10;
 inline constexpr Field user_index = byte_field(5, 24), cqn = byte_field(9, 24),
                        remote_read{0x6c, 1}, remote_write{0x6d, 1}, remote_atomic{0x6e, 1},
-                       min_rnr_nak{0x93, 5}, srqn = byte_field(0x15, 24),
-                       access_key = byte_field(0x20, 64);
+                       scatter_receives = byte_field(0x11, 8), min_rnr_nak{0x93, 5},
+                       srqn = byte_field(0x15, 24), access_key = byte_field(0x20, 64);
 }  // namespace dct
 
 // CREATE_RMP: the context at 0x20, its work queue 0x30 further.

@@ -54,12 +54,17 @@ Status query_hca_cap(Device& device, In in, Out out, CreatedObject*) {
       put(cap::num_ports, 1);
       put(cap::bf, 1);
       put(cap::log_bf_reg_size, 9);
+      if (!config().compress_cqe) break;
+      put(cap::cqe_compression, 1);
+      put(cap::cqe_compression_128b, 1);
+      put(cap::cqe_compression_timeout, 1);
+      put(cap::cqe_compression_max_num, kLongestSession);
       break;
     case kAtomic:
       put(atomic_cap::endianness_mode, 1);  // results in the host's byte order
-      put(atomic_cap::operations, 0x3);     // compare-and-swap, fetch-and-add
-      put(atomic_cap::size_qp, 8);
-      put(atomic_cap::size_dc, 8);
+      put(atomic_cap::operations, 0xf);     // compare-and-swap, fetch-and-add, these masked
+      put(atomic_cap::size_qp, 4 | 8);
+      put(atomic_cap::size_dc, 4 | 8);
       break;
     default:
       break;  // none of the others' capabilities
@@ -75,6 +80,10 @@ Status create_cq(Device& device, In in, Out out, CreatedObject* created) {
                           uint64_t{entries} * bytes);
   uint8_t* doorbell = umem_at(device, dbr_umem, get(in, cq::kContext, cq::dbr_offset), 8);
   if (!ring || !doorbell) return kBadParameter;
+  const bool compresses = get(in, cq::kContext, cq::compress);
+  // The enhanced layout, which newer UCX asks for, is not advertised.
+  if (compresses && (!config().compress_cqe || get(in, cq::kContext, cq::compression_layout)))
+    return kBadParameter;
   Cq& queue = *connectx::create_cq(device);
   queue.devx = true;
   queue.entries = entries;
@@ -82,6 +91,7 @@ Status create_cq(Device& device, In in, Out out, CreatedObject* created) {
   queue.ring = ring;
   queue.doorbell = reinterpret_cast<volatile uint32_t*>(doorbell);
   queue.collapsed = get(in, cq::kContext, cq::collapsed);
+  queue.session_limit = compresses && !queue.collapsed ? kLongestSession : 0;
   queue.ignores_overrun = get(in, cq::kContext, cq::overrun_ignore);
   OracleCq record{};
   record.header = oracle_header(device, monotonic_ns());
@@ -143,6 +153,7 @@ Status create_qp(Device& device, In in, Out out, CreatedObject* created) {
   pair->send_cq = send_cq->second.get();
   pair->receive_cq = receive_cq->second.get();
   pair->srq = rq_type == qp::kShared ? srq->second.get() : nullptr;
+  grant_scatter_to_cqe(*pair, context(qp::scatter_receives), context(qp::scatter_responses));
   ++pair->send_cq->users;
   ++pair->receive_cq->users;
   if (pair->srq) ++pair->srq->users;
@@ -234,6 +245,7 @@ Status create_dct(Device& device, In in, Out out, CreatedObject* created) {
   target->srq = srq->second.get();
   ++target->receive_cq->users;
   ++target->srq->users;
+  grant_scatter_to_cqe(*target, context(dct::scatter_receives), false);
   target->dc_key = context(dct::access_key);
   target->min_rnr_timer = static_cast<uint8_t>(context(dct::min_rnr_nak));
   target->access = (context(dct::remote_read) ? IBV_ACCESS_REMOTE_READ : 0) |

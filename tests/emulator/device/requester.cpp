@@ -37,6 +37,8 @@ void complete_head(Qp& qp) {
   completion.wqe_counter = item.index;
   completion.bytes = item.bytes;
   completion.wqe_position = item.position;
+  if (item.scattered && item.syndrome == 0)
+    completion.scatter_payload = response_place(qp, item.index);
   write_cqe(qp.send_cq, qp, completion);
 }
 
@@ -163,7 +165,7 @@ bool transmit_pending(Qp& qp, uint64_t now_ns) {
     const Inflight& item = qp.inflight[qp.sent];
     if (!item.local && !item.done) {
       decode_wqe(qp.send_ring, qp.send_blocks, item.index, qp.addressed(), wqe);
-      if (send_reliable(qp, wqe, item.psn, item.connects) == Sent::later) return false;
+      if (send_reliable(qp, wqe, item) == Sent::later) return false;
     }
     ++qp.sent;
     qp.progress_ns = now_ns;
@@ -190,16 +192,13 @@ bool fetch_one(Qp& qp) {
   const uint64_t now_ns = monotonic_ns();  // after the doorbell was read: never before the post
   const auto index = static_cast<uint16_t>(qp.fetched);
   decode_wqe(qp.send_ring, qp.send_blocks, index, qp.addressed(), wqe);
-  Inflight item{qp.fetched,
-                0,
-                index,
-                wqe.opcode,
-                wqe.syndrome,
-                wqe.signaled(),
-                is_local_opcode(wqe.opcode),
-                false,
-                false,
-                wqe.bytes};
+  Inflight item{.position = qp.fetched,
+                .index = index,
+                .opcode = wqe.opcode,
+                .syndrome = wqe.syndrome,
+                .signaled = wqe.signaled(),
+                .local = is_local_opcode(wqe.opcode),
+                .bytes = wqe.bytes};
   if (wqe.index != index || wqe.qpn != qp.qpn) {
     complain("%s: QP %#x: the WQE at index %u is for QP %#x, index %u",
              qp.device->config->name.c_str(), qp.qpn, index, wqe.qpn, wqe.index);
@@ -209,11 +208,11 @@ bool fetch_one(Qp& qp) {
     if (qp.datagram() && wqe.bytes > kDatagramBytes)
       item.syndrome = MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR;
     item.psn = qp.next_psn;
+    item.scattered = scatters_response(qp, wqe);
     if (qp.service == Service::dci && !take_target(qp, wqe, item.connects)) return false;
     Sent sent = Sent::yes;
     if (item.syndrome == 0)
-      sent =
-          qp.datagram() ? send_datagram(qp, wqe) : send_reliable(qp, wqe, item.psn, item.connects);
+      sent = qp.datagram() ? send_datagram(qp, wqe) : send_reliable(qp, wqe, item);
     if (sent == Sent::later) return false;
     if (sent == Sent::bad_local_address)
       item.syndrome = MLX5_CQE_SYNDROME_LOCAL_PROT_ERR;
@@ -270,8 +269,14 @@ void flush_send_queue(Qp& qp) {
   for (const uint16_t posted = doorbell_index(qp); static_cast<uint16_t>(qp.fetched) != posted;) {
     const auto index = static_cast<uint16_t>(qp.fetched);
     decode_wqe(qp.send_ring, qp.send_blocks, index, qp.addressed(), wqe);
-    const Inflight item{qp.fetched, 0,    index, wqe.opcode, MLX5_CQE_SYNDROME_WR_FLUSH_ERR,
-                        true,       true, true,  false,      wqe.bytes};
+    const Inflight item{.position = qp.fetched,
+                        .index = index,
+                        .opcode = wqe.opcode,
+                        .syndrome = MLX5_CQE_SYNDROME_WR_FLUSH_ERR,
+                        .signaled = true,
+                        .local = true,
+                        .done = true,
+                        .bytes = wqe.bytes};
     log_wqe(qp, wqe, item, now_ns);
     qp.fetched += wqe.basic_blocks;
     qp.inflight.push_back(item);

@@ -13,7 +13,6 @@ namespace connectx {
 namespace {
 
 constexpr unsigned kGrhBytes = 40;
-constexpr unsigned kCqeScatterBytes = 32;
 
 enum class Verdict { done, not_ready, invalid_request, remote_access, remote_operation };
 bool receiving(const Qp& qp) {
@@ -83,9 +82,8 @@ Verdict serve_send(Qp& qp, const Request& request) {
     return too_long ? Verdict::invalid_request : Verdict::remote_operation;
   }
   trim(receive.list, 0, header.length);
-  uint8_t small[kCqeScatterBytes];
-  receive.scatter = qp.scatters_to_cqe && header.length > 0 && header.length <= sizeof small &&
-                    qp.receive_cq->cqe_bytes == sizeof(mlx5_cqe64);
+  uint8_t small[kResponseBytes];
+  receive.scatter = header.length > 0 && header.length <= qp.receive_scatter_bytes;
   if (receive.scatter) {
     receive.list.count = 1;
     receive.list.sges[0] = {reinterpret_cast<uint64_t>(small), static_cast<uint32_t>(header.length),
@@ -152,6 +150,9 @@ Verdict serve_atomic(Qp& qp, Stream& stream, const Request& request) {
   ++qp.device->counters[rx_atomic_requests];
   uint64_t old = header.atomic_bytes == 4 ? run_atomic<uint32_t>(header, list.sges[0].address)
                                           : run_atomic<uint64_t>(header, list.sges[0].address);
+  // Results of 4 bytes are big-endian whatever the endianness mode, which is about 8 bytes (UCX's
+  // handlers of the extended atomics).
+  if (header.atomic_bytes == 4) old = htobe32(static_cast<uint32_t>(old));
   SgeList answer;
   answer.sges[answer.count++] = {reinterpret_cast<uint64_t>(&old), header.atomic_bytes, 0};
   stream.replay[header.psn % 16] = {header.psn, old, true};

@@ -142,21 +142,31 @@ Sent send_datagram(Qp& qp, const Wqe& wqe) {
   return Sent::yes;
 }
 
-Sent send_reliable(Qp& qp, const Wqe& wqe, uint32_t psn, bool connects) {
+bool scatters_response(const Qp& qp, const Wqe& wqe) {
+  return wqe.signaled() && !carries_data_out(wqe.opcode) && wqe.bytes > 0 &&
+         wqe.bytes <= qp.response_scatter_bytes;
+}
+
+Sent send_reliable(Qp& qp, const Wqe& wqe, const Inflight& item) {
   static Request request;
   SgeList list;
   if (!local_addresses(*qp.device, wqe, list)) return Sent::bad_local_address;
   const Destination destination = destination_of(qp, wqe);
   if (destination.process < 0) return Sent::yes;  // into the void: the time-out will tell
   if (lose_request(qp, destination)) {
-    log_wire(qp, WireEvent::lost, psn, 0);
+    log_wire(qp, WireEvent::lost, item.psn, 0);
     return Sent::yes;
+  }
+  if (item.scattered) {
+    list.count = 1;
+    list.sges[0] = {reinterpret_cast<uint64_t>(response_place(qp, item.index)),
+                    static_cast<uint32_t>(wqe.bytes), 0};
   }
   Fabric& fabric = *nic().fabric;
   const bool here = destination.process == static_cast<int>(nic().process);
   if (!here && fabric.processes[destination.process].requests.full()) return Sent::later;
-  fill_header(qp, wqe, destination, psn, request.header);
-  request.header.connects = connects;
+  fill_header(qp, wqe, destination, item.psn, request.header);
+  request.header.connects = item.connects;
   if (!here && carries_data_out(wqe.opcode) && wqe.bytes <= kInlineBytes) {
     request.header.carries_payload = 1;
     gather(list, request.payload);

@@ -149,11 +149,13 @@ int create_cq(Command& command) {
   if (!driver.buf_addr || !driver.db_addr || wanted == 0 ||
       (driver.cqe_size != 64 && driver.cqe_size != 128))
     return EINVAL;
+  if (driver.cqe_comp_en && !config().compress_cqe) return EOPNOTSUPP;
   Cq& cq = *connectx::create_cq(command.device);
   cq.entries = std::bit_ceil(static_cast<uint32_t>(wanted + 1));
   cq.cqe_bytes = driver.cqe_size;
   cq.ring = pointer(driver.buf_addr);
   cq.doorbell = pointer<volatile uint32_t>(driver.db_addr);
+  cq.session_limit = driver.cqe_comp_en ? kLongestSession : 0;
   cq.real_time = driver.flags & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS;
   cq.ignores_overrun =
       command.in_value(UVERBS_ATTR_CREATE_CQ_FLAGS) & 2;  // IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN
@@ -243,7 +245,6 @@ int create_qp(Command& command) {
             cap.max_inline_data};
   qp.user_index = driver.uidx;
   qp.user_handle = command.in_value(UVERBS_ATTR_CREATE_QP_USER_HANDLE);
-  qp.scatters_to_cqe = config().scatter_to_cqe && (driver.flags & MLX5_QP_FLAG_SCATTER_CQE);
   qp.send_cq = send_cq;
   qp.receive_cq = receive_cq;
   qp.srq = srq;
@@ -251,6 +252,12 @@ int create_qp(Command& command) {
     qp.dc_key = driver.access_key;
   else
     take_rings(qp, driver);
+  // As the kernel driver: responses only where every request is signaled, unless asked for.
+  const bool always =
+      command.in_value(UVERBS_ATTR_CREATE_QP_FLAGS) & IB_UVERBS_QP_CREATE_SQ_SIG_ALL;
+  if ((driver.flags & MLX5_QP_FLAG_SCATTER_CQE) &&
+      (service == Service::rc || service == Service::uc))
+    grant_scatter_to_cqe(qp, true, always || (driver.flags & MLX5_QP_FLAG_ALLOW_SCATTER_CQE));
   if (send_cq) ++send_cq->users;
   ++receive_cq->users;
   if (srq) ++srq->users;

@@ -67,8 +67,13 @@ int query_device_ex(Command& command) {
   response.hca_core_clock = command.device.config->clock.nominal_khz;
   response.device_cap_flags_ex = response.base.device_cap_flags;
   command.out_struct(UVERBS_ATTR_CORE_OUT, response);
-  // No CQE compression, striding receive queues, packet pacing or TSO.
+  // No striding receive queues, packet pacing or TSO.
   mlx5_ib_query_device_resp driver{};
+  if (config().compress_cqe) {
+    driver.cqe_comp_caps = {kLongestSession,
+                            MLX5_IB_CQE_RES_FORMAT_HASH | MLX5_IB_CQE_RES_FORMAT_CSUM};
+    driver.flags = MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP;
+  }
   driver.response_length =
       static_cast<uint32_t>(std::min(command.out_bytes(UVERBS_ATTR_UHW_OUT).size(), sizeof driver));
   command.out_struct(UVERBS_ATTR_UHW_OUT, driver);

@@ -180,7 +180,8 @@ static void run_atomic(struct queue_pair* pair, uint8_t opcode, uint8_t opmod, c
   there = before;
   here = 0;
   execute(pair, opcode, opmod, segments, count, &sge, (uintptr_t)&there, there_mr->rkey);
-  require(here == (size == 4 ? (uint32_t)before : before) && there == after,
+  // Results of 4 bytes are big-endian.
+  require(here == (size == 4 ? htobe32((uint32_t)before) : before) && there == after,
           "%s: read %#lx, left %#lx", what, (unsigned long)here, (unsigned long)there);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // An MPI program that knows what it must receive: all-to-all exchanges of sizes from 1 byte to
 // beyond the rendezvous threshold, a ring of non-blocking messages, a reduction, and one-sided
-// puts and fetch-and-adds. Prints "ok RANKS" on rank 0; any wrong byte aborts the job.
+// puts and atomics. Prints "ok RANKS" on rank 0; any wrong byte aborts the job.
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -73,6 +73,33 @@ static void one_sided(void) {
   MPI_Win_free(&window);
 }
 
+// Atomics of 4 bytes: every rank adds to rank 0's counter, and takes its turn by compare-and-swap.
+static void small_atomics(void) {
+  uint32_t* memory;
+  MPI_Win window;
+  MPI_Win_allocate(2 * sizeof *memory, sizeof *memory, MPI_INFO_NULL, MPI_COMM_WORLD, &memory,
+                   &window);
+  memory[0] = 0x01020304;
+  memory[1] = 0;
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Win_lock_all(0, window);
+  const uint32_t one = 1, own = (uint32_t)rank, next = own + 1;
+  uint32_t before;
+  MPI_Fetch_and_op(&one, &before, MPI_UINT32_T, 0, 0, MPI_SUM, window);
+  MPI_Win_flush(0, window);
+  check(before - 0x01020304u < (uint32_t)ranks, "the small counter", before);
+  do {
+    MPI_Compare_and_swap(&next, &own, &before, MPI_UINT32_T, 0, 1, window);
+    MPI_Win_flush(0, window);
+    check(before <= own, "the turn", before);
+  } while (before != own);
+  MPI_Win_unlock_all(window);
+  MPI_Barrier(MPI_COMM_WORLD);
+  check(rank || (memory[0] == 0x01020304u + (uint32_t)ranks && memory[1] == (uint32_t)ranks),
+        "the small counters", memory[1]);
+  MPI_Win_free(&window);
+}
+
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -84,6 +111,7 @@ int main(int argc, char** argv) {
   MPI_Allreduce(&mine, &sum, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   check(sum == (long)ranks * (ranks + 1) / 2, "the reduction", (size_t)sum);
   one_sided();
+  small_atomics();
   if (rank == 0) printf("ok %d\n", ranks);
   MPI_Finalize();
   return 0;

@@ -31,6 +31,7 @@ struct node {
   int is_global;
   union ibv_gid gid;
   int gid_index;
+  int signal_all;  // of the queue pairs made from now on
 };
 
 static inline struct node open_node(const char* device_name, int cq_entries) {
@@ -65,6 +66,7 @@ static inline struct ibv_qp* create_rc(struct node* node, struct ibv_srq* srq, i
                                   .recv_cq = node->cq,
                                   .srq = srq,
                                   .qp_type = IBV_QPT_RC,
+                                  .sq_sig_all = node->signal_all,
                                   .cap = {.max_send_wr = max_wr,
                                           .max_recv_wr = srq ? 0 : max_wr,
                                           .max_send_sge = max_sge,

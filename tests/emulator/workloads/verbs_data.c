@@ -3,7 +3,7 @@
 // byte against a model. The send queue wraps many times, so that WQEs of several blocks and inline
 // data straddle its end. Prints what it posted:
 //
-//     verbs_data DEVICE_A DEVICE_B OPERATIONS [SEED]
+//     verbs_data DEVICE_A DEVICE_B OPERATIONS [SEED [signal_all]]
 //     posted RDMA_WRITE 412 / posted_bytes RDMA_WRITE 1838211 / ...
 #include "verbs_common.h"
 
@@ -139,10 +139,11 @@ static void run_one(struct ibv_qp* a, struct ibv_qp* b, struct ibv_cq* a_cq, str
 }
 
 int main(int argc, char** argv) {
-  require(argc >= 4, "usage: verbs_data DEVICE_A DEVICE_B OPERATIONS [SEED]");
+  require(argc >= 4, "usage: verbs_data DEVICE_A DEVICE_B OPERATIONS [SEED [signal_all]]");
   const long operations = atol(argv[3]);
   random_state = argc > 4 ? strtoull(argv[4], NULL, 10) : 1;
   struct node a_node = open_node(argv[1], 64), b_node = open_node(argv[2], 64);
+  a_node.signal_all = argc > 5;
   local = calloc(1, kBuffer);
   remote = calloc(1, kBuffer);
   model = calloc(1, kBuffer);
