@@ -13,6 +13,7 @@ endfunction()
 
 sigma_pkg(libbpf "libbpf>=1.1")
 sigma_pkg(libelf libelf)
+sigma_pkg(lzma liblzma)
 sigma_pkg(capstone capstone)
 sigma_pkg(ibverbs libibverbs)
 

@@ -13,6 +13,7 @@
 #include "catch.h"
 #include "resolve/content_key.h"
 #include "resolve/debug_file.h"
+#include "resolve/xz.h"
 #include "resolve_support.h"
 
 using namespace sigma;
@@ -213,16 +214,58 @@ TEST_CASE("debug files: by build-id, by debug link with its checksum, and never 
   output_of("rm -r " + root);
 }
 
-TEST_CASE("an xz debug section is recognised and said to be unread") {
+TEST_CASE("the packed symbols within a library name its functions") {
   char directory[] = "/tmp/sigmatrace-xz-XXXXXX";
   REQUIRE(mkdtemp(directory));
-  std::string root = directory;
-  std::ofstream(root + "/blob") << "xz";
-  output_of("objcopy --add-section .gnu_debugdata=" + root + "/blob " + fixture("gcc_o2.so") + " " +
-            root + "/f.so");
-  auto elf = open_elf(root + "/f.so");
-  CHECK_THAT(load_symbol_names(elf, root).note(), ContainsSubstring(".gnu_debugdata"));
+  const std::string root = directory, names_file = root + "/names", library = root + "/f.so";
+  const auto pack = [&](const std::string& of) {
+    // As find-debuginfo does it: no sections of debugging information, then xz.
+    output_of("objcopy --strip-debug " + of + " " + names_file + " && rm -f " + names_file +
+              ".xz && xz " + names_file + " && rm -f " + library +
+              " && objcopy --add-section .gnu_debugdata=" + names_file + ".xz " +
+              fixture("gcc_o2.so") + " " + library);
+  };
+  const auto expected = load_symbol_names(open_elf(fixture("gcc_o2.full.so")));
+  REQUIRE(expected.complete());
+
+  pack(fixture("gcc_o2.full.so"));
+  const auto names = load_symbol_names(open_elf(library), root);
+  CHECK(names.complete());
+  CHECK(names.source() == Route::debug_data);
+  CHECK(names.note().empty());
+  CHECK(names.all() == expected.all());
+
+  pack(fixture("clang_o2.full.so"));
+  auto strangers = load_symbol_names(open_elf(library), root);
+  CHECK(!strangers.complete());
+  CHECK_THAT(strangers.note(), ContainsSubstring("another build"));
+
+  std::ofstream(names_file + ".xz") << "xz";
+  output_of("objcopy --update-section .gnu_debugdata=" + names_file + ".xz " + library);
+  const auto damaged = load_symbol_names(open_elf(library), root);
+  CHECK(!damaged.complete());
+  CHECK_THAT(damaged.note(), ContainsSubstring("damaged"));
   output_of("rm -r " + root);
+}
+
+TEST_CASE("unpacking stops at its limit and at damage") {
+  char directory[] = "/tmp/sigmatrace-xz-XXXXXX";
+  REQUIRE(mkdtemp(directory));
+  const std::string file = std::string(directory) + "/zeros";
+  output_of("head -c 40000 /dev/zero > " + file + " && xz " + file);
+  const auto packed = bytes_of(file + ".xz");
+  const auto whole = unxz(packed, 40'000);
+  REQUIRE(whole.ok());
+  CHECK(whole->size() == 40'000);
+  CHECK(!unxz(packed, 39'999).ok());
+  for (size_t size = 0; size < packed.size(); size++)
+    CHECK(!unxz(std::span(packed).first(size), 50'000).ok());
+  for (size_t at = 0; at < packed.size(); at++) {
+    auto bent = packed;
+    bent[at] ^= std::byte{0x10};
+    CHECK(!unxz(bent, 50'000).ok());
+  }
+  output_of("rm -r " + std::string(directory));
 }
 
 TEST_CASE("the content key: published vector of SipHash-2-4, and forged build-ids") {

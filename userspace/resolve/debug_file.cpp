@@ -5,10 +5,14 @@
 
 #include <array>
 
+#include "resolve/xz.h"
+
 namespace sigma {
 namespace {
 
 constexpr std::string_view kDebugRoot = "/usr/lib/debug";
+// Unpacked; those of rdma-core's providers have less than 100 KB.
+constexpr size_t kMaxMiniDebugInfo = 32u << 20;
 
 constexpr std::array<uint32_t, 256> kCrcTable = [] {
   std::array<uint32_t, 256> table{};
@@ -31,6 +35,18 @@ std::string directory_below(const std::string& path, const std::string& root) {
   std::string inner = !root.empty() && path.starts_with(root) ? path.substr(root.size()) : path;
   size_t slash = inner.rfind('/');
   return slash == std::string::npos ? std::string(".") : inner.substr(0, slash);
+}
+
+// Fedora's and RHEL's libraries carry an ELF file of the symbols that stripping took
+// ("MiniDebuginfo"), packed, within themselves.
+Result<ElfFile> mini_debug_info(const ElfFile& elf, std::span<const std::byte> packed) {
+  SIGMA_ASSIGN(auto bytes, unxz(packed, kMaxMiniDebugInfo));
+  SIGMA_ASSIGN(ElfFile names, ElfFile::parse(std::move(bytes), elf.path() + " (.gnu_debugdata)"));
+  if (names.machine() != elf.machine()) return Error{"it is of another machine"};
+  if (!names.build_id().empty() && names.build_id() != elf.build_id())
+    return Error{"it belongs to another build"};
+  if (!has_local_functions(names)) return Error{"it names no functions"};
+  return names;
 }
 
 }  // namespace
@@ -92,8 +108,16 @@ SymbolNames load_symbol_names(const ElfFile& elf, const std::string& root) {
           fmt::format("{}{}{}/{}", root, kDebugRoot, directory, link->file)})
       if (use(path, &*link)) return out;
   }
-  if (elf.section(".gnu_debugdata"))
-    out.note_ = "it has .gnu_debugdata (xz), which is not read: its names are unknown";
+  if (const Section* section = elf.section(".gnu_debugdata")) {
+    auto names = mini_debug_info(elf, elf.contents(*section));
+    if (!names.ok()) {
+      out.note_ = ".gnu_debugdata is of no use: " + names.error().what;
+      return out;
+    }
+    for (const Symbol& symbol : names->local_symbols()) out.add(symbol);
+    out.complete_ = true;
+    out.source_ = Route::debug_data;
+  }
   return out;
 }
 
