@@ -1,6 +1,7 @@
 # sigma_test(NAME SOURCES ... LIBRARIES ... LABEL unit|native|... [TIMEOUT s] [SERIAL])
 # One Catch2 binary; each of its TEST_CASEs becomes a CTest test. Time-outs are generous: machines
-# may be loaded, and no test asserts on time.
+# may be loaded, and no test asserts on time. Unit and fuzz tests run under the address and
+# undefined-behaviour sanitizers, the libraries that they link included.
 set(SIGMA_TEST_DIR ${CMAKE_CURRENT_LIST_DIR})
 
 add_library(sigma_catch_main STATIC ${SIGMA_TEST_DIR}/catch_main.cpp)
@@ -15,6 +16,11 @@ function(sigma_test NAME)
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  if(ARG_LABEL MATCHES "^(unit|fuzz)$")
+    sigma_twins_of(ARG_LIBRARIES ${ARG_LIBRARIES})
+    target_compile_options(${NAME} PRIVATE ${SIGMA_SANITIZERS} -O1 -g1)
+    target_link_options(${NAME} PRIVATE ${SIGMA_SANITIZERS})
+  endif()
   target_link_libraries(${NAME} PRIVATE sigma_catch_main ${ARG_LIBRARIES})
   set(properties LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
   if(ARG_SERIAL)
