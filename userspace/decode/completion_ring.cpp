@@ -33,19 +33,22 @@ struct Copies {
   uint64_t from;
   const RingBytes &first, &again;
 
-  Copy entry(uint64_t position, Entry& to) const {
+  // `later`: the second copy, where the copies differ.
+  Copy entry(uint64_t position, Entry& to, Entry* later = nullptr) const {
     const uint64_t index = position - from;
     if (position < from || index >= first.size() / ring.entry_bytes) return Copy::missing;
     const size_t offset =
         static_cast<size_t>(index) * ring.entry_bytes + ring.entry_bytes - kCqeBytes;
     Entry second;
     if (!first.load(offset, to) || !again.load(offset, second)) return Copy::missing;
-    return to == second ? Copy::whole : Copy::unstable;
+    if (to == second) return Copy::whole;
+    if (later != nullptr) *later = second;
+    return Copy::unstable;
   }
 };
 
 // What the entry at `position` is, by its lap.
-enum class Presence : uint8_t { there, not_yet, overwritten, unknown };
+enum class Presence : uint8_t { there, not_yet, overwritten };
 
 Presence presence(const CompletionRing& ring, const CompletionCursor& cursor, const Entry& entry,
                   const Cqe& cqe, uint64_t position) {
@@ -60,6 +63,13 @@ Presence presence(const CompletionRing& ring, const CompletionCursor& cursor, co
     return Presence::there;
   if (cursor.counts && position < cursor.consumed) return Presence::overwritten;
   return Presence::not_yet;
+}
+
+// The enhanced layout says by how many laps: what is a lap older than the entry may still be there.
+uint64_t laps_to_skip(const CompletionRing& ring, const CompletionCursor& cursor, const Cqe& cqe) {
+  if (ring.layout != CqLayout::compressed_enhanced) return 0;
+  const auto ahead = static_cast<uint8_t>(cqe.iteration - cursor.next / ring.entries);
+  return uint64_t{ahead - 1u} * ring.entries;
 }
 
 void set_anchor(CompletionCursor& cursor, uint64_t position, const Entry& entry) {
@@ -93,6 +103,61 @@ void give_mini(const CompletionRing& ring, CompletionCursor& cursor, Cqe& out) {
   out = expand_mini(cursor.title, mini, step);
   --cursor.left;
   ++cursor.next;
+}
+
+// How many entries before one show whether the device has come to it again: of any so many it
+// writes one at least.
+uint64_t look_behind(const CompletionRing& ring) {
+  return ring.layout == CqLayout::compressed_enhanced ? kEnhancedMinis : 1;
+}
+
+// Whether the next lap may have begun to write the entry at `position` before its first copy was
+// made.
+enum class Standing : uint8_t { sure, doubtful, unstable, unknown };
+
+// The first entry has none before it, but, where the copy goes as far, the end of its own lap.
+Standing first_standing(const CompletionRing& ring, const CompletionCursor& cursor,
+                        const Copies& copies, uint64_t behind) {
+  if (cursor.counts)
+    return cursor.consumed <= ring.entries / 4 ? Standing::sure : Standing::doubtful;
+  Entry entry;
+  for (uint64_t at = ring.entries > behind ? ring.entries - behind : 1; at < ring.entries; ++at) {
+    const Copy copy = copies.entry(at, entry);
+    if (copy == Copy::unstable) return Standing::unstable;
+    if (copy == Copy::whole &&
+        presence(ring, cursor, entry, decode_cqe(view(entry)), at) != Presence::not_yet)
+      return Standing::doubtful;
+  }
+  return Standing::sure;
+}
+
+Standing standing(const CompletionRing& ring, const CompletionCursor& cursor, const Copies& copies,
+                  uint64_t position) {
+  // Arrays have no lap of their own: there the owner must be near.
+  if (ring.layout == CqLayout::compressed_basic)
+    return cursor.counts && cursor.consumed <= position + ring.entries / 4 ? Standing::sure
+                                                                           : Standing::doubtful;
+  const uint64_t behind = look_behind(ring);
+  if (position == 0) return first_standing(ring, cursor, copies, behind);
+
+  for (uint64_t at = position > behind ? position - behind : 0; at < position; ++at) {
+    Entry entry;
+    switch (copies.entry(at, entry)) {
+      case Copy::missing:
+        return Standing::unknown;
+      case Copy::unstable:
+        return Standing::unstable;
+      case Copy::whole:
+        break;
+    }
+    const Cqe cqe = decode_cqe(view(entry));
+    if (ring.layout == CqLayout::plain) {
+      if (presence(ring, cursor, entry, cqe, at) != Presence::there) return Standing::doubtful;
+    } else if (presence(ring, cursor, entry, cqe, at) == Presence::overwritten) {
+      return Standing::doubtful;
+    }
+  }
+  return Standing::sure;
 }
 
 // A title that stands for several completions, and the arrays behind it.
@@ -155,6 +220,11 @@ bool valid(const CompletionRing& ring) {
          (ring.entry_bytes == kCqeBytes || ring.entry_bytes == 2 * kCqeBytes);
 }
 
+uint64_t copy_from(const CompletionRing& ring, const CompletionCursor& cursor) {
+  const uint64_t behind = look_behind(ring);
+  return cursor.next > behind ? cursor.next - behind : 0;
+}
+
 uint64_t consumed_to(const CompletionRing& ring, CompletionCursor& cursor,
                      uint32_t consumer_index) {
   const uint64_t last = cursor.consumed;
@@ -192,12 +262,16 @@ CqNext next_completion(const CompletionRing& ring, CompletionCursor& cursor, uin
     }
   }
 
-  Entry entry;
-  switch (copies.entry(cursor.next, entry)) {
+  Entry entry, later;
+  switch (copies.entry(cursor.next, entry, &later)) {
     case Copy::missing:
       return CqNext::end;
-    case Copy::unstable:
+    case Copy::unstable: {
+      const Cqe now = decode_cqe(view(later));
+      if (presence(ring, cursor, later, now, cursor.next) == Presence::overwritten)
+        return pass(ring, cursor, 1 + laps_to_skip(ring, cursor, now), lost);
       return CqNext::unstable;
+    }
     case Copy::whole:
       break;
   }
@@ -206,8 +280,18 @@ CqNext next_completion(const CompletionRing& ring, CompletionCursor& cursor, uin
     case Presence::not_yet:
       return CqNext::end;
     case Presence::overwritten:
+      return pass(ring, cursor, 1 + laps_to_skip(ring, cursor, cqe), lost);
+    case Presence::there:
+      break;
+  }
+  switch (standing(ring, cursor, copies, cursor.next)) {
+    case Standing::unknown:
+      return CqNext::end;
+    case Standing::unstable:
+      return CqNext::unstable;
+    case Standing::doubtful:
       return pass(ring, cursor, 1, lost);
-    default:
+    case Standing::sure:
       break;
   }
   if (cqe.format == kCompressed && ring.layout == CqLayout::compressed_enhanced)

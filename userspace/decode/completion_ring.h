@@ -8,15 +8,17 @@
 //     so what has stopped changing is whole, and what agrees in both is not half of two;
 //   - laps are counted by the consumer index of the CQ's doorbell record where the owner keeps it
 //     (libmlx5 does; UCX built without assertions, and collapsed rings, do not). Elsewhere the last
-//     entry read is looked at again (`anchor`): while it stands, no lap has passed.
+//     entry read is looked at again (`anchor`): while it stands, no lap has passed. Entries of the
+//     enhanced compressed layout have a lap count of 8 bits.
 //
 // Compressed rings. Basic layout: a title entry of format 3 says (byte_cnt) for how many
 // completions it stands; arrays of 8 mini entries stand at the title's position + 1 and at + 8, +
-// 16, ...: the session covers as many entries as completions. (Linux,
-// drivers/net/ethernet/mellanox/mlx5/core/ en_rx.c, mlx5e_read_mini_arr_slot and its callers.)
-// Enhanced layout: each block is one entry of format 3 with up to 7 mini entries, their number less
-// one in the opcode's place, and covers as many entries; its title is the last ordinary entry
-// before it; the lap count stands in the signature's place. (The same file,
+// 16, ...: the session covers as many entries as completions, and is certain while the owner is no
+// more than a quarter of the ring past it (assumes that the device never has three quarters of it
+// unconsumed). (Linux, drivers/net/ethernet/mellanox/mlx5/core/ en_rx.c, mlx5e_read_mini_arr_slot
+// and its callers.) Enhanced layout: each block is one entry of format 3 with up to 7 mini entries,
+// their number less one in the opcode's place, and covers as many entries; its title is the last
+// ordinary entry before it; the lap count stands in the signature's place. (The same file,
 // mlx5e_decompress_enhanced_cqe; openucx/ucx, src/uct/ib/mlx5/ib_mlx5.c,
 // uct_ib_mlx5_iface_cqe_unzip: it marks the entries that a block covers, in place, so only the walk
 // from the block on tells them from blocks.)
@@ -64,9 +66,14 @@ struct CompletionCursor {
   std::array<std::byte, kMaxSession * kMiniCqeBytes> minis{};
 };
 
-// Takes the consumer index (be32 at the doorbell record, low 24 bits), read before the entries are.
-// Returns the entries that are lost: consumed, and overwritten since. At most 2^24 - 1 entries may
-// have passed between two calls.
+// From where on entries are to be copied, so that those from `next` on can be judged.
+uint64_t copy_from(const CompletionRing& ring, const CompletionCursor& cursor);
+
+// Takes the consumer index (be32 at the doorbell record, low 24 bits). Call it with what was read
+// after the entries were copied: an entry that two laps have passed looks like one of its own lap,
+// and the device does not write the second before the first is consumed. Returns the entries that
+// are lost: consumed, and overwritten since. At most 2^24 - 1 entries may have passed between two
+// calls.
 uint64_t consumed_to(const CompletionRing& ring, CompletionCursor& cursor, uint32_t consumer_index);
 
 enum class CqNext : uint8_t {
@@ -89,7 +96,7 @@ bool next_collapsed(CompletionCursor& cursor, std::span<const std::byte, kCqeByt
                     std::span<const std::byte, kCqeBytes> again, Cqe& out);
 
 // Whether the anchor entry is still what was read: then less than a lap has passed. `entry`: the 64
-// bytes at the anchor's place now.
+// bytes at the anchor's place, copied after the entries that are to be certain by it.
 bool anchor_stands(const CompletionCursor& cursor, std::span<const std::byte, kCqeBytes> entry);
 
 // After a lap on a ring that counts nobody's laps: where the ring's newest entry is, from a copy of
