@@ -68,6 +68,19 @@ def workload_environment(directory, realtime=False):
     return environment
 
 
+def release_prefix():
+    """What starts a program in the root folder of another release, where tests/releases/with_release says so."""
+    root = os.environ.get("SIGMA_RELEASE_ROOT")
+    enter = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "releases", "enter")
+    return [enter, root] if root else []
+
+
+def release_options():
+    """The same, for connectx-run."""
+    prefix = release_prefix()
+    return ["--under", " ".join(prefix)] if prefix else []
+
+
 def gid_text(digits):
     return ":".join(digits[n:n + 4] for n in range(0, 32, 4))
 

@@ -17,6 +17,7 @@ import time
 
 LIMIT_S = 60  # for the whole demo, on two cores that others use as well
 RANKS = 4
+SLOW_NS = 2_000_000  # what alltoall gives its last rank
 NOBODY = 65534
 
 
@@ -135,6 +136,18 @@ def case_skewed_pair(build, folder):
     (pair, most), (_, second) = sent.most_common(2)
     assert pair == ("mlx5_0", "::ffff:10.0.0.2"), sent
     assert most == 4 * second == 4 * min(sent.values()), sent
+
+
+def case_slow_peer(build, folder):
+    """The device of the last rank serves each request 2 ms later; no other keeps all operations waiting so long."""
+    path = os.path.join(folder, "ops.csv")
+    run_whole(build, "-o", path)
+    quickest = collections.defaultdict(list)
+    for row in read_rows(path):
+        if row["queue"] == "send" and row["latency_ns"]:
+            quickest[row["peer"]].append(int(row["latency_ns"]))
+    slow = {peer for peer, latencies in quickest.items() if min(latencies) >= SLOW_NS}
+    assert slow == {"::ffff:10.0.0.4"}, {peer: min(latencies) for peer, latencies in quickest.items()}
 
 
 def case_summary_only(build, folder):

@@ -17,6 +17,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import connectx_tree  # noqa: E402
 import oracle  # noqa: E402
 from oracle_invariants import check_invariants, fail, require_equal  # noqa: E402
 
@@ -388,7 +389,8 @@ def execute(name, workloads):
         command = [word.replace("{workloads}", workloads).replace("{directory}", meeting) for word in command]
         run_directory = os.path.join(directory, "run")
         os.mkdir(meeting)
-        result = subprocess.run([RUN, "--dir", run_directory, "--realtime", "--timeout", "240", *options, "--", *command],
+        result = subprocess.run([RUN, "--dir", run_directory, "--realtime", "--timeout", "240", *options,
+                                 *connectx_tree.release_options(), "--", *command],
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if result.returncode != 0:
             fail(f"exit status {result.returncode}\n{result.stdout}")

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The providers that the distribution installs, stripped. What their functions are called is known
-// from the static archives of the same build.
+// The providers of a release of rdma-core, stripped: the installed one, or that of another root
+// (tests/releases). What their functions are called is known from the static archives of the same
+// build.
 #include <fmt/format.h>
 #include <infiniband/mlx5dv.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <set>
 
 #include "catch.h"
@@ -18,11 +21,25 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kLibibverbs = RESOLVE_LIBDIR "/libibverbs.so.1";
+// Where the release's libraries lie.
+const std::string& libdir() {
+  static const std::string path = [] {
+    const char* other = std::getenv("SIGMA_RESOLVE_LIBDIR");
+    return std::string(other ? other : RESOLVE_LIBDIR);
+  }();
+  return path;
+}
+
+std::string libibverbs() {
+  return libdir() + "/libibverbs.so.1";
+}
+std::string libmlx5() {
+  return libdir() + "/libmlx5.so.1";
+}
 
 std::vector<std::string> installed_providers() {
   std::vector<std::string> paths;
-  for (const auto& entry : fs::directory_iterator(RESOLVE_LIBDIR "/libibverbs"))
+  for (const auto& entry : fs::directory_iterator(libdir() + "/libibverbs"))
     if (entry.path().extension() == ".so") paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   REQUIRE(paths.size() >= 10);
@@ -34,14 +51,14 @@ std::string archive_of(const std::string& provider) {
   for (std::string stem : {fs::path(provider).stem().string(),
                            provider.substr(provider.rfind('/') + 1,
                                            provider.find("-rdmav") - provider.rfind('/') - 1)})
-    if (fs::exists(fmt::format("{}/{}.a", RESOLVE_LIBDIR, stem)))
-      return fmt::format("{}/{}.a", RESOLVE_LIBDIR, stem);
+    if (fs::exists(fmt::format("{}/{}.a", libdir(), stem)))
+      return fmt::format("{}/{}.a", libdir(), stem);
   return {};
 }
 
 SharedPlan plan_of(Resolver& resolver, const std::string& path) {
   CHECK(resolver.classify(path) == LibraryKind::provider);
-  auto plan = resolver.plan(path, kLibibverbs);
+  auto plan = resolver.plan(path, libibverbs());
   INFO((plan ? path : plan.error().what));
   REQUIRE(plan.ok());
   return *plan;
@@ -56,8 +73,8 @@ bool has(const LibraryPlan& plan, sigma_function function) {
 
 TEST_CASE("libibverbs: execute_ioctl and the default version of ibv_close_device") {
   Resolver resolver;
-  CHECK(resolver.classify(kLibibverbs) == LibraryKind::libibverbs);
-  auto plan = resolver.plan(kLibibverbs, "");
+  CHECK(resolver.classify(libibverbs()) == LibraryKind::libibverbs);
+  auto plan = resolver.plan(libibverbs(), "");
   REQUIRE(plan.ok());
   CHECK((*plan)->kind == LibraryKind::libibverbs);
   CHECK((*plan)->name == "libibverbs");
@@ -66,7 +83,7 @@ TEST_CASE("libibverbs: execute_ioctl and the default version of ibv_close_device
   check_invariants(**plan);
   for (const ResolvedFunction& function : (*plan)->functions) {
     std::string version =
-        output_of(fmt::format("nm -D {} | grep -E ' {}@@'", kLibibverbs, function.symbol));
+        output_of(fmt::format("nm -D {} | grep -E ' {}@@'", libibverbs(), function.symbol));
     CHECK(std::stoull(version, nullptr, 16) == function.address);
   }
 }
@@ -84,6 +101,38 @@ TEST_CASE("every installed provider gives its data path") {
       check_invariants(*plan);
     }
   }
+}
+
+TEST_CASE("the table of providers: each function found, or the reason why not") {
+  Resolver resolver;
+  std::string table = fmt::format("{:<16}", "");
+  for (const FunctionInfo& info : kFunctions)
+    if (info.holder == Holder::context_ops) table += fmt::format("{:>14}", info.name);
+  table += "   wr_*  stepped\n";
+  for (const std::string& path : installed_providers()) {
+    auto plan = plan_of(resolver, path);
+    std::map<sigma_function, int> variants;
+    for (const ResolvedFunction& function : plan->functions) ++variants[function.function];
+    table += fmt::format("{:<16}", plan->name);
+    int extended = 0;
+    const auto stepped = std::count_if(
+        plan->functions.begin(), plan->functions.end(),
+        [](const ResolvedFunction& f) { return f.site.kind == InstructionKind::single_step; });
+    std::string reasons;
+    for (const FunctionInfo& info : kFunctions) {
+      if (info.holder == Holder::context_ops)
+        table += fmt::format("{:>14}", variants[info.function]);
+      if (info.holder == Holder::qp_ex) extended += variants[info.function] > 0;
+    }
+    for (const UnresolvedFunction& missing : plan->unresolved) {
+      INFO(path);
+      CHECK(!missing.reason.empty());
+      CHECK(variants[missing.function] == 0);
+      reasons += fmt::format("  {}: {}", function_name(missing.function), missing.reason);
+    }
+    table += fmt::format("{:>7}{:>9}{}\n", extended, stepped, reasons);
+  }
+  std::cout << table;
 }
 
 TEST_CASE("every function of an installed provider is like the one of that name in the archive") {
@@ -119,7 +168,7 @@ TEST_CASE("every function of an installed provider is like the one of that name 
       ++compared;
     }
   }
-  CHECK(compared > 120);
+  CHECK(compared > 6 * static_cast<int>(installed_providers().size()));
 }
 
 TEST_CASE("libmlx5's builders contain the opcode that they are for") {
@@ -141,9 +190,9 @@ TEST_CASE("libmlx5's builders contain the opcode that they are for") {
       {SIGMA_FN_WR_BIND_MW, MLX5_OPCODE_UMR},
   };
   Resolver resolver;
-  auto plan = plan_of(resolver, RESOLVE_LIBDIR "/libmlx5.so.1");
-  Listing listing(RESOLVE_LIBDIR "/libmlx5.so.1");
-  auto elf = open_elf(RESOLVE_LIBDIR "/libmlx5.so.1");
+  auto plan = plan_of(resolver, libmlx5());
+  Listing listing(libmlx5());
+  auto elf = open_elf(libmlx5());
   for (const Row& row : kRows) {
     INFO(function_name(row.function));
     CHECK(has(*plan, row.function));
@@ -156,14 +205,16 @@ TEST_CASE("libmlx5's builders contain the opcode that they are for") {
       for (const Row& other : kRows)
         if (signature.count(fmt::format("or {:#x}", other.opcode)))
           opcodes.insert(fmt::format("{:#x}", other.opcode));
-      CHECK(opcodes == std::set<std::string>{fmt::format("{:#x}", row.opcode)});
+      CHECK(opcodes.count(fmt::format("{:#x}", row.opcode)) == 1);
+      // Only a UMR's builder has other constants that may look like opcodes.
+      if (row.opcode != MLX5_OPCODE_UMR) CHECK(opcodes.size() == 1);
     }
   }
 }
 
 TEST_CASE("libmlx5: as many variants of each builder as the archive has") {
   std::map<sigma_function, int> expected, found;
-  for (const auto& [name, address] : nm(RESOLVE_LIBDIR "/libmlx5.a")) {
+  for (const auto& [name, address] : nm(libdir() + "/libmlx5.a")) {
     bool builder = name.starts_with("mlx5_send_wr_") && name.find('.') == name.npos;
     // The vendor's own interface (memory keys, DCIs) is not of ibv_qp_ex.
     for (const char* vendor : {"mkey", "_dc_addr", "mr_interleaved", "mr_list"})
@@ -171,8 +222,7 @@ TEST_CASE("libmlx5: as many variants of each builder as the archive has") {
     if (builder) ++expected[meant_by(name)];
   }
   Resolver resolver;
-  for (const ResolvedFunction& function :
-       plan_of(resolver, RESOLVE_LIBDIR "/libmlx5.so.1")->functions)
+  for (const ResolvedFunction& function : plan_of(resolver, libmlx5())->functions)
     if (function.function >= SIGMA_FN_WR_START) ++found[function.function];
   REQUIRE(expected.size() > 15);
   for (const FunctionInfo& info : kFunctions) {
@@ -183,7 +233,7 @@ TEST_CASE("libmlx5: as many variants of each builder as the archive has") {
 
 TEST_CASE("libmlx5: both poll functions, the setters of all QP types, cheap sites") {
   Resolver resolver;
-  auto plan = plan_of(resolver, RESOLVE_LIBDIR "/libmlx5.so.1");
+  auto plan = plan_of(resolver, libmlx5());
   CHECK(plan->name == "libmlx5");
   auto count = [&](sigma_function function) {
     return std::count_if(plan->functions.begin(), plan->functions.end(),
@@ -194,12 +244,14 @@ TEST_CASE("libmlx5: both poll functions, the setters of all QP types, cheap site
   CHECK(count(SIGMA_FN_WR_START) == 1);
   CHECK(count(SIGMA_FN_WR_COMPLETE) >= 1);
   for (const ResolvedFunction& function : plan->functions)
-    if (function.function <= SIGMA_FN_POLL_CQ)
+    // Newer compilers leave poll_cq none (rdma-core 65, GCC 15: no push, and the first jump comes
+    // after the arguments are gone); on mlx5 completions are read from the ring.
+    if (function.function < SIGMA_FN_POLL_CQ)
       CHECK(function.site.kind != InstructionKind::single_step);
 }
 
 TEST_CASE("users of libibverbs are not taken for providers") {
   Resolver resolver;
-  CHECK(resolver.classify(RESOLVE_LIBDIR "/librdmacm.so.1") == LibraryKind::other);
-  CHECK(resolver.classify("/usr/bin/ibv_rc_pingpong") == LibraryKind::other);
+  CHECK(resolver.classify(libdir() + "/librdmacm.so.1") == LibraryKind::other);
+  CHECK(resolver.classify(libdir() + "/../../bin/ibv_rc_pingpong") == LibraryKind::other);
 }

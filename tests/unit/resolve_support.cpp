@@ -66,9 +66,10 @@ std::map<std::string, uint64_t> nm(const std::string& path) {
 }
 
 sigma_function meant_by(std::string_view name) {
-  // Two names that are unlike the operation's.
+  // Names that are unlike the operation's.
   if (name.ends_with("_post_receive")) return SIGMA_FN_POST_RECV;
   if (name.ends_with("wr_set_addr")) return SIGMA_FN_WR_SET_UD_ADDR;
+  if (name.ends_with("post_srq")) return SIGMA_FN_POST_SRQ_RECV;
   sigma_function meant{};
   size_t longest = 0;
   for (const FunctionInfo& info : kFunctions) {

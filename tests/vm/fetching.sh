@@ -46,7 +46,7 @@ write_sources() {
     uri=$(mirror "")
     [ -n "$uri" ] || fail "the apt configuration names no Debian mirror: set SIGMA_DEBIAN_MIRROR to one"
     echo "deb [arch=amd64 signed-by=$keyring] $uri $suite main"
-    case $suite in *-backports) return ;; esac     # has no security suite beside it
+    case $suite in *-backports | sid) return ;; esac  # have no security suite beside them
     uri=$(mirror -security)
     [ -z "$uri" ] || echo "deb [arch=amd64 signed-by=$keyring] $uri $suite-security main"
 }

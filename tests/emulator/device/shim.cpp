@@ -234,6 +234,35 @@ EXPORT int fstat64(int fd, struct stat64* status) {
   return connectx::stat_fd(REAL(fstat64), fd, status);
 }
 
+// What programs and libraries call that were built with a C library before 2.33: its headers made
+// stat and the others of these.
+extern "C" {
+int __xstat(int version, const char* path, struct stat* status);
+int __xstat64(int version, const char* path, struct stat64* status);
+int __lxstat(int version, const char* path, struct stat* status);
+int __lxstat64(int version, const char* path, struct stat64* status);
+int __fxstat(int version, int fd, struct stat* status);
+int __fxstat64(int version, int fd, struct stat64* status);
+}
+EXPORT int __xstat(int, const char* path, struct stat* status) {
+  return stat(path, status);
+}
+EXPORT int __xstat64(int, const char* path, struct stat64* status) {
+  return stat64(path, status);
+}
+EXPORT int __lxstat(int, const char* path, struct stat* status) {
+  return lstat(path, status);
+}
+EXPORT int __lxstat64(int, const char* path, struct stat64* status) {
+  return lstat64(path, status);
+}
+EXPORT int __fxstat(int, int fd, struct stat* status) {
+  return fstat(fd, status);
+}
+EXPORT int __fxstat64(int, int fd, struct stat64* status) {
+  return fstat64(fd, status);
+}
+
 // Without RDMA netlink libibverbs finds devices through sysfs.
 EXPORT int socket(int domain, int type, int protocol) {
   if (domain == AF_NETLINK && protocol == connectx::kNetlinkRdma && !connectx::root().empty()) {

@@ -92,6 +92,9 @@ struct Method {
 std::span<const Method> core_methods();
 std::span<const Method> mlx5_methods();
 int invoke_write(Command& command);
+// An MR's handle is its key's index. Null: implicit on-demand paging, which is not emulated.
+const MemoryKey* register_memory(Device& device, uint64_t address, uint64_t length, uint64_t iova,
+                                 uint32_t access);
 
 // PRM commands (prm_commands.cpp). `created` is set by commands that create an object.
 struct CreatedObject {

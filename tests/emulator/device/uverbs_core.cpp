@@ -135,8 +135,33 @@ int nothing_to_do(Command&) {
   return 0;
 }
 
+// Newer than the headers of the oldest supported distribution: Linux 6.18,
+// include/uapi/rdma/ib_user_ioctl_cmds.h. rdma-core 65 registers memory by it.
+constexpr uint32_t kMethodRegMr = UVERBS_METHOD_REG_DMABUF_MR + 1;
+enum RegMr : uint16_t {
+  kRegMrHandle = 0,
+  kRegMrIova = 3,
+  kRegMrAddress = 4,
+  kRegMrLength = 5,
+  kRegMrAccess = 6,
+  kRegMrFd = 7,
+  kRegMrLkey = 9,
+  kRegMrRkey = 10
+};
+
+int reg_mr(Command& command) {
+  if (command.has(kRegMrFd)) return EOPNOTSUPP;
+  const MemoryKey* key = register_memory(
+      command.device, command.in_value(kRegMrAddress), command.in_value(kRegMrLength),
+      command.in_value(kRegMrIova), static_cast<uint32_t>(command.in_value(kRegMrAccess)));
+  if (!key) return EOPNOTSUPP;
+  command.out_struct(kRegMrLkey, key->key);
+  command.out_struct(kRegMrRkey, key->key);
+  command.out_handle(kRegMrHandle, key->key >> 8);
+  return 0;
+}
+
 int destroy_mr(Command& command) {
-  // An MR's handle is its key's index.
   const auto index = static_cast<uint32_t>(command.in_handle(UVERBS_ATTR_DESTROY_MR_HANDLE));
   if (!command.device.keys.contains(index)) return EINVAL;
   destroy_key(command.device, command.device.keys[index].key);
@@ -326,6 +351,7 @@ constexpr Method kMethods[] = {
     {UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC, alloc_async_events},
     {UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, nothing_to_do},
     {UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, nothing_to_do},
+    {UVERBS_OBJECT_MR, kMethodRegMr, reg_mr},
     {UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, destroy_mr},
     {UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR, nothing_to_do},
     {UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE, create_cq},

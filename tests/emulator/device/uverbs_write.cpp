@@ -103,17 +103,12 @@ void log_mr(const Device& device, const MemoryKey& key) {
 }
 
 int reg_mr(Command& command, const ib_uverbs_reg_mr& request) {
-  if (request.start == 0 && request.length == ~uint64_t{0})
-    return EOPNOTSUPP;  // implicit on-demand paging
-  MemoryKey& key = *create_key(command.device);
-  key.address = request.start;
-  key.length = request.length;
-  key.iova = request.hca_va;
-  key.access = request.access_flags;
-  log_mr(command.device, key);
+  const MemoryKey* key = register_memory(command.device, request.start, request.length,
+                                         request.hca_va, request.access_flags);
+  if (!key) return EOPNOTSUPP;
   ib_uverbs_reg_mr_resp response{};
-  response.mr_handle = key.key >> 8;
-  response.lkey = response.rkey = key.key;
+  response.mr_handle = key->key >> 8;
+  response.lkey = response.rkey = key->key;
   command.out_struct(UVERBS_ATTR_CORE_OUT, response);
   return 0;
 }
@@ -313,6 +308,18 @@ constexpr WriteCommand kCommands[] = {
 };
 
 }  // namespace
+
+const MemoryKey* register_memory(Device& device, uint64_t address, uint64_t length, uint64_t iova,
+                                 uint32_t access) {
+  if (address == 0 && length == ~uint64_t{0}) return nullptr;
+  MemoryKey& key = *create_key(device);
+  key.address = address;
+  key.length = length;
+  key.iova = iova;
+  key.access = access;
+  log_mr(device, key);
+  return &key;
+}
 
 int invoke_write(Command& command) {
   // libibverbs asks whether commands may come this way by sending one without data.

@@ -72,6 +72,39 @@ def errors(trace, _):
     require(flushed + first > 0, "the workload provoked no error")
 
 
+def lost(trace, _):
+    """What is lost is sent again, and only takes longer."""
+    events = collections.Counter(oracle.WIRE_EVENTS[r.event] for r in oracle.records(trace.directory, {"wire"}))
+    require(events["lost"] > 0 and events["retransmit"] > 0, f"nothing was lost and sent again: {dict(events)}")
+    require({row["status"] for row in trace.rows} == {"success"}, "a loss shows as an error")
+
+
+def slow_peer(delay_us):
+    """Every operation towards the slow device takes at least its delay, and no other is named."""
+    def check(trace, _):
+        sends = [row for row in trace.rows if row["queue"] == "send"]
+        quick = [row for row in sends if int(row["complete_ns"]) - int(row["time_ns"]) < delay_us * 1000]
+        require(not quick, f"{len(quick)} of {len(sends)} operations took less than {delay_us} us")
+        require(len({(row["peer"], row["peer_qp_num"]) for row in sends}) == 1, "more than one peer")
+    return check
+
+
+def paced(gbit_per_s):
+    """From the first post to the last completion the link needs its time for all but the last message."""
+    def check(trace, _):
+        sends = [row for row in trace.rows if row["queue"] == "send"]
+        bits = 8 * sum(int(row["bytes"]) for row in sends[:-1])
+        spent_ns = max(int(row["complete_ns"]) for row in sends) - min(int(row["time_ns"]) for row in sends)
+        require(spent_ns >= bits / gbit_per_s, f"{bits} bits took {spent_ns} ns")
+    return check
+
+
+def recovered(trace, _):
+    nak_sent = [r for r in oracle.records(trace.directory, {"wire"}) if oracle.WIRE_EVENTS[r.event] == "nak_sent"]
+    require(nak_sent, "no RNR NAK was sent")
+    require({row["status"] for row in trace.rows} == {"success"}, "a retried send shows as an error")
+
+
 def lives(trace, _):
     """RESET begins a new life, and each is told apart."""
     wanted = collections.Counter((r.device, r.qpn) for r in oracle.records(trace.directory, {"qp"})
@@ -188,7 +221,13 @@ TESTS = {
                                  check=churned(600), unfinished=True),
     "verbs_data_roce": single("{workloads}/verbs_data mlx5_0 mlx5_1 1500 9", 1000, "--devices", "2", "--link", "eth", some_unindexed=True),
     **{f"errors_{name}": single(f"{{workloads}}/verbs_errors mlx5_0 {name}", 3, check=errors)
-       for name in ("access", "bounds", "protection", "length", "rnr", "retry")},
+       for name in ("access", "bounds", "protection", "length", "rnr", "retry", "link_down")},
+    "losses": single("{workloads}/verbs_data mlx5_0 mlx5_0 150 11", 100, "--env", "SIGMA_CONNECTX_DROP=0.05", check=lost,
+                     some_unindexed=True),
+    "slow_peer": pair("ib_write_bw -n 200 -s 64", 200, "--env", "SIGMA_CONNECTX_DELAY_US=3000",
+                      "--client-env", "SIGMA_CONNECTX_DELAY_US=0", check=slow_peer(3000)),
+    "paced": pair("ib_write_bw -n 200 -s 65536", 200, "--env", "SIGMA_CONNECTX_GBPS=1", check=paced(1)),
+    "rnr_recovers": single("{workloads}/verbs_errors mlx5_0 rnr_recovers", 3, check=recovered),
     "reset": single("{workloads}/verbs_errors mlx5_0 reset", 33, check=lambda *a: (errors(*a), lives(*a))),
     "sqd": single("{workloads}/verbs_errors mlx5_0 sqd", 2),
     "post_full": single("{workloads}/post_full mlx5_0 60 1", 1000, check=post_full(False)),
@@ -205,7 +244,8 @@ TESTS = {
 def execute(name, arguments):
     test = TESTS[name]
     command = [word.replace("{workloads}", os.path.abspath(arguments.workloads)) for word in test.command]
-    trace = run_traced(arguments.sigmatrace, test.run_options, command, test.trace_options, arguments.keep)
+    trace = run_traced(arguments.sigmatrace, test.run_options, command, test.trace_options, arguments.keep,
+                       os.path.abspath(arguments.workloads))
     try:
         counts = Comparison(trace, **test.comparison).run()
         require(counts["sends"] >= test.least, f"{counts['sends']} send operations, expected at least {test.least}")

@@ -52,9 +52,9 @@ def read_rows(path):
 class Tracer:
     """sigmatrace attach, on the launcher and what it starts."""
 
-    def __init__(self, sigmatrace, pid, directory, sysfs, options):
+    def __init__(self, sigmatrace, pids, directory, sysfs, options):
         self.csv = os.path.join(directory, "ops.csv")
-        command = [sigmatrace, "attach", "--pid", str(pid), "--follow-forks", "--budget", "off",
+        command = [sigmatrace, "attach", "--pid", ",".join(map(str, pids)), "--follow-forks", "--budget", "off",
                    "--ring-size", "64M", "-o", self.csv, *options]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                         env=dict(os.environ, SIGMATRACE_SYSFS=sysfs))
@@ -105,7 +105,25 @@ def link_layers(options):
     return [links[i % len(links)] for i in range(devices)]
 
 
-def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None):
+def stand_by(workloads):
+    """A process in the root folder of another release, so that its libraries are probed before a program maps them:
+    a library that the tracer meets first in a running process is a declared gap. None in the own root."""
+    prefix = connectx_tree.release_prefix()
+    if not prefix:
+        return None
+    return subprocess.Popen([*prefix, os.path.join(workloads, "stand_by")], stdin=subprocess.PIPE)
+
+
+def wait_in_root(process):
+    """Until it has become its program, in its root."""
+    deadline = time.monotonic() + LIMIT_S
+    while os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) != "stand_by":
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise Failed("no process in the release's root")
+        time.sleep(0.01)
+
+
+def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, workloads="."):
     """The workload's Trace. Fails when workload or tracer does. `keep`: a directory that outlives this."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     directory = keep or tempfile.mkdtemp(prefix="sigma-trace-", dir=base)
@@ -116,17 +134,24 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None):
     os.makedirs(sysfs, exist_ok=True)
     connectx_tree.make_tree(sysfs, link_layers(run_options))
     words = [os.path.join(EMULATOR, "connectx-run"), "--dir", run_directory, "--realtime", "--timeout", str(LIMIT_S),
-             *run_options, "--", *command]
-    launcher = tracer = trace = None
+             *run_options, *connectx_tree.release_options(), "--", *command]
+    launcher = tracer = trace = waiting = None
     try:
+        waiting = stand_by(workloads)
+        if waiting:
+            wait_in_root(waiting)
         with open(output_path, "wb") as output:
             launcher = subprocess.Popen(["sh", "-c", 'read -r go && exec "$@"', "launcher", *words], stdin=subprocess.PIPE,
                                         stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        tracer = Tracer(sigmatrace, launcher.pid, directory, os.path.join(sysfs, "sys"), trace_options)
+        pids = [process.pid for process in (launcher, waiting) if process]
+        tracer = Tracer(sigmatrace, pids, directory, os.path.join(sysfs, "sys"), trace_options)
         tracer.wait_attached()
         launcher.stdin.write(b"go\n")
         launcher.stdin.close()
         status = launcher.wait(LIMIT_S + 60)
+        if waiting:
+            waiting.stdin.close()
+            waiting.wait()
         with open(output_path, encoding="utf-8", errors="replace") as file:
             text = file.read()
         if status != 0:
@@ -142,6 +167,9 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None):
         if launcher and launcher.poll() is None:
             launcher.terminate()  # connectx-run ends what it started
             launcher.wait()
+        if waiting and waiting.poll() is None:
+            waiting.kill()
+            waiting.wait()
         if trace is None and not keep:
             shutil.rmtree(directory, ignore_errors=True)
 
