@@ -13,13 +13,15 @@
 namespace connectx {
 namespace {
 
-constexpr size_t kWindow = size_t{16} << 20;  // the file grows by this much
+constexpr size_t kWindow = size_t{16} << 20;    // the file grows by this much
+constexpr size_t kPopulated = size_t{1} << 20;  // and gets its pages in steps of this
 
 struct Log {
   int fd = -1;
   char* window = nullptr;
   size_t window_start = 0;  // file offset of the window
   size_t used = 0;          // bytes used in it
+  size_t populated = 0;     // bytes of it that have their pages
 };
 Log log_;
 
@@ -31,13 +33,21 @@ bool map_next_window() {
                       static_cast<off_t>(log_.window_start));
   if (memory == MAP_FAILED) return false;
   log_.window = static_cast<char*>(memory);
-  log_.used = 0;
+  log_.used = log_.populated = 0;
   return true;
+}
+
+// A fault for each page would cost more than all else that the device does for a small request,
+// most in virtual machines. Kernels before 5.14 do without.
+void populate() {
+  madvise(log_.window + log_.populated, kPopulated, MADV_POPULATE_WRITE);
+  log_.populated += kPopulated;
 }
 
 void copy_in(const char* data, size_t bytes) {
   while (bytes > 0 && log_.window) {
     const size_t fits = bytes < kWindow - log_.used ? bytes : kWindow - log_.used;
+    if (log_.used + fits > log_.populated) populate();
     memcpy(log_.window + log_.used, data, fits);
     log_.used += fits;
     data += fits;

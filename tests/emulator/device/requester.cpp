@@ -186,10 +186,10 @@ bool take_target(Qp& qp, const Wqe& wqe, bool& connects) {
   return true;
 }
 
-// Fetches one WQE and sends it. False: nothing was consumed.
-bool fetch_one(Qp& qp) {
+// Fetches one WQE and sends it. False: nothing was consumed. `now_ns` was read after the doorbell
+// record: never before the post.
+bool fetch_one(Qp& qp, uint64_t now_ns) {
   static Wqe wqe;
-  const uint64_t now_ns = monotonic_ns();  // after the doorbell was read: never before the post
   const auto index = static_cast<uint16_t>(qp.fetched);
   decode_wqe(qp.send_ring, qp.send_blocks, index, qp.addressed(), wqe);
   Inflight item{.position = qp.fetched,
@@ -246,10 +246,12 @@ unsigned run_send_queue(Qp& qp, uint64_t now_ns) {
   if (!transmit_pending(qp, now_ns)) return work;
   if (qp.state == QpState::sqd) return work;
   const uint16_t posted = doorbell_index(qp);
+  if (static_cast<uint16_t>(qp.fetched) == posted) return work;
+  const uint64_t fetched_ns = monotonic_ns();
   unsigned fetched = 0;
   while (static_cast<uint16_t>(qp.fetched) != posted && fetched < kBatch &&
          qp.state == QpState::rts && now_ns >= qp.hold_until_ns) {
-    if (!fetch_one(qp)) break;
+    if (!fetch_one(qp, fetched_ns)) break;
     ++fetched;
     // Requests to this very process were served on the spot.
     if (qp.inflight.front().done)
