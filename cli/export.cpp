@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstring>
 #include <memory>
 #include <string>
 
@@ -116,14 +115,18 @@ Status export_perfetto(TraceReader& reader, const std::string& output) {
                PerfettoSink::create(output, {recorded.node.node, recorded.start_clock}));
   Replay replay(reader, *sink);
   replay.set_on_counter([&](const NoteCounter& sample) {
-    sink->on_counter(sample.h.time_ns,
-                     {sample.device, strnlen(sample.device, sizeof sample.device)}, sample.port,
-                     {sample.counter, strnlen(sample.counter, sizeof sample.counter)},
+    sink->on_counter(sample.h.time_ns, text_of(sample.device), sample.port, text_of(sample.counter),
                      sample.value);
   });
   replay.run();
-  for (const TraceGap& gap : replay.gaps())
+  uint64_t dropped = 0;
+  for (const TraceGap& gap : replay.gaps()) {
     sink->on_gap(gap.begin_ns, gap.end_ns, to_string(gap.kind), gap.records);
+    if (gap.kind == TraceGap::Kind::dropped) sink->on_drops(gap.end_ns, dropped += gap.records);
+  }
+  for (const NoteMark& mark : replay.marks())
+    sink->on_mark(mark.h.time_ns, name_of(static_cast<MarkReason>(mark.reason)),
+                  text_of(mark.text));
   sink->finish();
   if (sink->error()) return *sink->error();
   return {};

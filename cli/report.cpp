@@ -5,19 +5,18 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "analysis/report.h"
 #include "analysis/rows.h"
+#include "analysis/trace_pass.h"
 #include "base/terminal.h"
 #include "cli/commands.h"
 #include "output/coverage.h"
-#include "trace/replay.h"
-#include "trace/trace_reader.h"
 
 namespace sigma {
 namespace {
@@ -30,51 +29,15 @@ struct ReportOptions {
   bool json = false;
 };
 
-std::optional<uint32_t> rank_in(const Replay::Facts& facts) {
-  const auto found = facts.find("rank");
-  if (found == facts.end()) return std::nullopt;
-  uint32_t rank = 0;
-  const std::string& text = found->second;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
-  return error == std::errc{} && end == text.data() + text.size() ? std::optional(rank)
-                                                                  : std::nullopt;
-}
-
-// One trace into `rows`, and its facts into `context`.
-Status read_trace(const std::string& path, Rows& rows, ReportContext& context) {
-  SIGMA_ASSIGN(const auto reader, TraceReader::open(path));
-  const UtcClock clock(reader->meta().info.start_clock);
-  const auto node = static_cast<uint32_t>(rows.nodes().size());
-  rows.begin_trace(reader->meta().info.node.node, clock);
-  Replay replay(*reader, rows);
-  replay.run();
-
-  const TraceInfo info = replay.info();
-  for (const std::string& line : coverage_statement(info.counters, info.remarks)) {
-    std::string text = node || rows.nodes().size() > 1 ? path + ": " + line : line;
-    context.coverage.push_back(std::move(text));
-  }
-  context.lost_records += info.counters.records_dropped + info.counters.trace_missing;
-  const uint64_t last_ns =
-      std::max(reader->last_ns(), info.end_clock ? info.end_clock->monotonic_ns : 0);
-  if (last_ns) context.end_ns = std::max(context.end_ns, clock.utc_ns(last_ns));
-  const uint64_t first_ns = info.start_clock.monotonic_ns;
-  if (last_ns > first_ns) context.duration_ns = std::max(context.duration_ns, last_ns - first_ns);
-  for (const auto& [pid, facts] : replay.facts())
-    if (const auto rank = rank_in(facts)) context.ranks[{node, pid}] = *rank;
-  for (const auto& qp : info.queue_pairs) context.queue_pairs.emplace_back(node, qp);
-  context.memory_regions.insert(context.memory_regions.end(), info.memory_regions.begin(),
-                                info.memory_regions.end());
-  return {};
-}
-
 Result<int> run(const ReportOptions& options) {
   ReportContext context;
   if (!options.hosts.empty()) {
     SIGMA_ASSIGN(context.hosts, Hosts::read(options.hosts));
   }
-  Rows rows;
-  for (const std::string& path : options.traces) SIGMA_CHECK(read_trace(path, rows, context));
+  const unsigned threads = std::max(1u, std::thread::hardware_concurrency());
+  Rows rows({}, threads);
+  for (const std::string& path : options.traces)
+    SIGMA_CHECK(add_trace(path, threads, rows, context));
   context.coverage.emplace_back(kOutOfSight);
 
   ReportSections sections = options.sections;

@@ -65,6 +65,14 @@ class ReplayJob {
       seen.state = IBV_QPS_RTS;
       seen.source = SIGMA_QP_AT_POST;
       put(seen);
+      sigma_qp_peer peer{};
+      peer.h = {++now, SIGMA_QP_PEER, sizeof peer, 0, 100, 100};
+      std::snprintf(peer.device, sizeof peer.device, "mlx5_0");
+      peer.qp_num = 500 + q;
+      peer.peer_qp_num = 900 + q;
+      peer.state = IBV_QPS_RTS;
+      peer.qp_type = IBV_QPT_RC;
+      put(peer);
     }
     const uint64_t begin_ns = monotonic_now_ns();
     sigma_post post{};

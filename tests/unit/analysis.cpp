@@ -27,7 +27,7 @@ std::vector<ReportFinding> findings(const Report& report, FindingKind kind) {
   return out;
 }
 
-Report report_of(const Job& job, ReportContext context = {}) {
+Report report_of(const Job& job, const ReportContext& context = {}) {
   return make_report(*rows_of(job), context);
 }
 
@@ -474,6 +474,7 @@ TEST_CASE("rows beyond the limit are counted in one") {
   Rows rows(Rows::Limits{.rows = 10, .pending = 4});
   rows.begin_trace("node0", UtcClock({0, 0, 0}));
   job.emit(rows);
+  rows.end_trace();
   CHECK(rows.rows().size() == 11);
   const Report report = make_report(rows, {});
   CHECK(report.totals.operations == 50);

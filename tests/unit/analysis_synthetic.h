@@ -123,10 +123,11 @@ class Job {
   std::vector<QueueState> queues_;
 };
 
-inline std::unique_ptr<Rows> rows_of(const Job& job) {
-  auto rows = std::make_unique<Rows>();
+inline std::unique_ptr<Rows> rows_of(const Job& job, unsigned threads = 1) {
+  auto rows = std::make_unique<Rows>(Rows::Limits(), threads);
   rows->begin_trace("node0", UtcClock({0, 0, 0}));
   job.emit(*rows);
+  rows->end_trace();
   return rows;
 }
 

@@ -77,6 +77,11 @@ class UverbsRecord {
     if (rdev != 0) head_.flags |= SIGMA_UVERBS_KERNEL;
     return *this;
   }
+  // When the command began; without it: unknown.
+  UverbsRecord& entered(uint64_t time_ns) {
+    head_.enter_ns = time_ns;
+    return *this;
+  }
   UverbsRecord& result(int32_t value) {
     head_.result = value;
     return *this;

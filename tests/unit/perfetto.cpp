@@ -266,16 +266,22 @@ TEST_CASE("tracks: a process, its queue pairs, ports, gaps; clocks") {
   sink->on_counter(2500, "mlx5_0", 1, "out_of_sequence", 3);
   sink->on_counter(3500, "mlx5_0", 1, "out_of_sequence", 9);
   sink->on_gap(3000, 4000, "dropped", 12);
+  sink->on_drops(4000, 12);
+  sink->on_mark(2600, "error", "retry_exc_err on mlx5_0 qp 17");
   sink->finish();
   const Decoded trace = decode(read_file(folder / "t"));
   check_sound(trace);
   CHECK(trace.clocks.at(3) == 1000);
   CHECK(trace.clocks.at(1) == 5'000'000);
-  bool has_port = false, has_gap = false, has_slice = false;
+  bool has_port = false, has_gap = false, has_slice = false, has_drops = false, has_mark = false;
   for (const Event& event : trace.events) {
     const Track& track = trace.tracks.at(event.track);
     if (track.name == "mlx5_0/1 out_of_sequence" && event.time_ns == 3500)
       has_port = event.value == 9u;
+    if (track.name == "records dropped" && event.time_ns == 4000) has_drops = event.value == 12u;
+    if (track.name == "marks")
+      has_mark =
+          event.name == "error" && event.annotations.at("what") == "retry_exc_err on mlx5_0 qp 17";
     if (event.type == 1 && event.name == "dropped")
       has_gap = event.annotations.at("records") == "12";
     if (event.type == 1 && event.name == "rdma_write") {
@@ -289,6 +295,8 @@ TEST_CASE("tracks: a process, its queue pairs, ports, gaps; clocks") {
   }
   CHECK(has_port);
   CHECK(has_gap);
+  CHECK(has_drops);
+  CHECK(has_mark);
   CHECK(has_slice);
 }
 

@@ -5,12 +5,12 @@
 
 namespace sigma {
 
-bool BarrierFinder::is_signal(const Operation& operation) {
-  if (operation.queue != Queue::send || operation.bytes.value_or(UINT64_MAX) > kMaxBytes)
-    return false;
-  switch (operation.opcode) {
+bool BarrierFinder::is_signal(Opcode opcode, std::optional<uint64_t> bytes,
+                              std::optional<bool> signaled) {
+  if (bytes.value_or(UINT64_MAX) > kMaxBytes) return false;
+  switch (opcode) {
     case Opcode::rdma_write:
-      return operation.signaled.value_or(true);
+      return signaled.value_or(true);
     case Opcode::rdma_write_with_imm:
     case Opcode::send_with_imm:
     case Opcode::atomic_cmp_and_swp:
@@ -22,16 +22,19 @@ bool BarrierFinder::is_signal(const Operation& operation) {
 }
 
 void BarrierFinder::on_signal(uint32_t node, uint32_t pid, size_t row, uint64_t post_ns) {
-  const Id id{node, pid};
-  Signals& signals = signals_[id];
-  const auto [count, is_new] = signals.try_emplace(row, 0);
-  if (is_new && ++queue_pairs_ > kMaxQueuePairs) {
-    signals.erase(count);
-    beyond_ = true;
-    return;
+  if (row >= rows_.size()) rows_.resize(std::max(row + 1, 2 * rows_.size()));
+  RowState& state = rows_[row];
+  if (!state.process) {
+    if (row_count_ == kMaxQueuePairs) {
+      beyond_ = true;
+      return;
+    }
+    ++row_count_;
+    state.process = &processes_[{node, pid}];
+    ++state.process->rows;
   }
-  const uint64_t n = count->second++;
-  auto& rounds = rounds_[id];
+  const uint64_t n = state.signals++;
+  auto& rounds = state.process->rounds;
   if (n >= rounds.size()) {
     if (round_count_ >= kMaxRounds) {
       beyond_ = true;
@@ -44,17 +47,23 @@ void BarrierFinder::on_signal(uint32_t node, uint32_t pid, size_t row, uint64_t 
   ++rounds[n].signals;
 }
 
+std::vector<BarrierFinder::Id> BarrierFinder::processes() const {
+  std::vector<Id> ids;
+  for (const auto& [id, process] : processes_) ids.push_back(id);
+  return ids;
+}
+
 Barriers BarrierFinder::find() const {
   Barriers found;
   std::vector<const std::vector<Round>*> processes;
   std::vector<uint32_t> signals_a_round;
   uint64_t rounds = UINT64_MAX, most = 0;
-  for (const auto& [id, of_process] : rounds_) {
+  for (const auto& [id, process] : processes_) {
     found.ranks.push_back({id.first, id.second, 0, {}});
-    processes.push_back(&of_process);
-    signals_a_round.push_back(static_cast<uint32_t>(signals_.at(id).size()));
-    rounds = std::min<uint64_t>(rounds, of_process.size());
-    most = std::max<uint64_t>(most, of_process.size());
+    processes.push_back(&process.rounds);
+    signals_a_round.push_back(process.rows);
+    rounds = std::min<uint64_t>(rounds, process.rounds.size());
+    most = std::max<uint64_t>(most, process.rounds.size());
   }
   // One may be a round ahead at the end of the trace; where much is left over, they were not in
   // step.

@@ -15,10 +15,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "output/histogram.h"
+#include "base/histogram.h"
 #include "session/operation.h"
 
 namespace sigma {
@@ -52,25 +53,36 @@ class BarrierFinder {
   static constexpr size_t kMaxQueuePairs = 1 << 14;
 
   // Small, and not unsignalled: a candidate.
-  static bool is_signal(const Operation& operation);
+  static bool is_signal(Opcode opcode, std::optional<uint64_t> bytes, std::optional<bool> signaled);
+  // `row` is of that process in every call.
   void on_signal(uint32_t node, uint32_t pid, size_t row, uint64_t post_ns);
 
   Barriers find() const;
 
-  // Processes, and the rows (Rows::rows()) through which they signal.
-  using Id = std::pair<uint32_t, uint32_t>;    // node, pid
-  using Signals = std::map<size_t, uint64_t>;  // row to signals sent
-  const std::map<Id, Signals>& signals() const { return signals_; }
+  // Processes that signal.
+  using Id = std::pair<uint32_t, uint32_t>;  // node, pid
+  std::vector<Id> processes() const;
+  bool signals_through(size_t row) const {
+    return row < rows_.size() && rows_[row].process != nullptr;
+  }
 
  private:
   struct Round {
     uint64_t first_ns = UINT64_MAX;
     uint32_t signals = 0;
   };
+  struct Process {
+    std::vector<Round> rounds;
+    uint32_t rows = 0;
+  };
+  struct RowState {
+    Process* process = nullptr;
+    uint64_t signals = 0;
+  };
 
-  std::map<Id, Signals> signals_;
-  std::map<Id, std::vector<Round>> rounds_;
-  size_t queue_pairs_ = 0, round_count_ = 0;
+  std::map<Id, Process> processes_;
+  std::vector<RowState> rows_;
+  size_t row_count_ = 0, round_count_ = 0;
   bool beyond_ = false;
 };
 

@@ -323,14 +323,14 @@ void find_stragglers(Report& report, const Rows& rows, const Names& names) {
 
 // Barriers go to all peers: signals that leave out a peer which data goes to are something else.
 bool signals_reach_all(const Rows& rows, const Names& names) {
-  for (const auto& [process, signals] : rows.barriers().signals()) {
+  for (const auto& process : rows.barriers().processes()) {
     std::set<std::string> signalled, all;
     for (const auto& row : rows.rows()) {
       if (std::pair(row->node, row->pid) != process || row->totals.busy_ns == 0) continue;
       const std::string peer = names.peer(*row);
       if (peer.empty()) continue;
       all.insert(peer);
-      if (signals.contains(row->number)) signalled.insert(peer);
+      if (rows.barriers().signals_through(row->number)) signalled.insert(peer);
     }
     if (signalled != all) return false;
   }
@@ -443,6 +443,70 @@ void add_rails(Report& report, const Rows& rows, const Names& names) {
        largest.name, report.rail_skew->max_to_min});
 }
 
+// Many senders at once are how collectives work; a receiver that has far more than the others is
+// where data has to wait.
+void add_receivers(Report& report, const Rows& rows, const Names& names) {
+  std::map<size_t, const Row*> row_of_receiver;
+  for (const auto& row : rows.rows())
+    if (row->receiver()) row_of_receiver.try_emplace(*row->receiver(), row.get());
+  std::vector<double> means;
+  for (const auto& [number, incast] : rows.incast().receivers()) {
+    if (incast.most == 0) continue;
+    report.receivers.push_back({names.peer_node(*row_of_receiver.at(number)), incast});
+    means.push_back(incast.mean());
+  }
+  const auto outliers = find_outliers(means, Direction::high, {.factor = 2, .min_difference = 2});
+  for (const Outlier& outlier : outliers) {
+    const Report::Receiver& receiver = report.receivers[outlier.index];
+    report.verdict.push_back(
+        {FindingKind::incast,
+         fmt::format("{} has {:.1f} senders at once, up to {}; receivers have {:.1f} typically",
+                     receiver.name, outlier.value, receiver.incast.most, outlier.typical),
+         receiver.name, outlier.value / outlier.typical});
+  }
+  std::stable_sort(report.receivers.begin(), report.receivers.end(),
+                   [](const auto& a, const auto& b) {
+                     return std::pair(a.incast.most, a.incast.mean()) >
+                            std::pair(b.incast.most, b.incast.mean());
+                   });
+}
+
+void add_memory(Report& report, const ReportContext& context) {
+  report.memory.registrations.add(context.registrations);
+  for (const MemoryRegion& region : context.memory_regions) {
+    ++report.memory.regions;
+    report.memory.bytes += region.length;
+    report.memory.alive += !region.destroyed_ns;
+    report.memory.older += !region.register_ns;
+  }
+}
+
+void add_ports(Report& report, const Rows& rows, const ReportContext& context) {
+  const bool several = rows.nodes().size() > 1;
+  for (const PortCounterChange& change : context.port_counters) {
+    if (change.increase == 0) continue;
+    std::string port = fmt::format("{}/{}", printable(change.device), change.port);
+    if (several) port = rows.nodes()[change.node] + "/" + port;
+    report.ports.push_back({std::move(port), printable(change.counter), change.increase,
+                            Tally::per_second(change.increase, change.last_ns - change.first_ns),
+                            meaning_of_counter(change.counter)});
+  }
+  std::stable_sort(report.ports.begin(), report.ports.end(),
+                   [](const auto& a, const auto& b) { return a.meaning.sense > b.meaning.sense; });
+  // One finding a port, on what moved most.
+  std::map<std::string, const Report::PortCounter*> worst;
+  for (const Report::PortCounter& counter : report.ports) {
+    if (counter.meaning.sense != CounterSense::trouble) continue;
+    const auto [known, is_new] = worst.try_emplace(counter.port, &counter);
+    if (!is_new && counter.increase > known->second->increase) known->second = &counter;
+  }
+  for (const auto& [port, counter] : worst)
+    report.verdict.push_back({FindingKind::port,
+                              fmt::format("{}: {} went up by {}: {}", port, counter->counter,
+                                          human_count(counter->increase), counter->meaning.text),
+                              port, 0});
+}
+
 void judge_config(Report& report) {
   for (const ConfigDifference& difference : report.config) {
     size_t all = 0;
@@ -462,8 +526,9 @@ void judge_config(Report& report) {
 }  // namespace
 
 std::string_view to_string(FindingKind kind) {
-  static constexpr auto kNames = std::to_array<std::string_view>(
-      {"error", "hang", "straggler", "decline", "skew", "rail", "barrier", "config", "loss"});
+  static constexpr auto kNames =
+      std::to_array<std::string_view>({"error", "hang", "straggler", "decline", "skew", "rail",
+                                       "barrier", "config", "incast", "port", "loss"});
   const auto index = static_cast<size_t>(kind);
   return index < kNames.size() ? kNames[index] : "";
 }
@@ -483,11 +548,10 @@ Report make_report(const Rows& rows, const ReportContext& context) {
   find_barriers(report, rows, names);
   report.config = compare_config(rows.nodes(), context.queue_pairs);
   judge_config(report);
-  for (const MemoryRegion& region : context.memory_regions) {
-    ++report.memory.regions;
-    report.memory.bytes += region.length;
-    report.memory.alive += !region.destroyed_ns;
-  }
+  add_receivers(report, rows, names);
+  add_ports(report, rows, context);
+  add_memory(report, context);
+  report.marks = context.marks;
   if (context.lost_records)
     report.verdict.push_back({FindingKind::loss,
                               fmt::format("{} records were lost: figures are lower bounds",

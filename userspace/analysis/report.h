@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "analysis/hosts.h"
+#include "analysis/port_counters.h"
 #include "analysis/rows.h"
 #include "analysis/stragglers.h"
 #include "base/terminal.h"
@@ -45,6 +46,8 @@ enum class FindingKind : uint8_t {
   rail,
   barrier,
   config,
+  incast,
+  port,
   loss,
 };
 std::string_view to_string(FindingKind kind);
@@ -105,9 +108,30 @@ struct Report {
   std::vector<ConfigDifference> config;
   std::vector<Group> rails;
   std::optional<Skew> rail_skew;
+  struct Receiver {
+    std::string name;
+    IncastReceiver incast;
+  };
+  std::vector<Receiver> receivers;  // the most senders at once first
   struct Memory {
-    uint64_t regions = 0, bytes = 0, alive = 0;
+    uint64_t regions = 0, bytes = 0;  // that were there at any time
+    uint64_t alive = 0;               // still at the end
+    uint64_t older = 0;               // made before the trace
+    RegistrationTotals registrations;
   } memory;
+  struct PortCounter {
+    std::string port, counter;
+    uint64_t increase = 0;
+    double per_second = 0;
+    CounterMeaning meaning;
+  };
+  std::vector<PortCounter> ports;  // counters that moved, trouble first
+  struct Mark {
+    std::string reason, text;
+    uint64_t time_ns = 0;  // UTC
+    std::string node;      // where there are several
+  };
+  std::vector<Mark> marks;  // by time
 };
 
 struct ReportContext {
@@ -121,6 +145,9 @@ struct ReportContext {
   std::vector<std::pair<uint32_t, std::shared_ptr<const QueuePair>>>
       queue_pairs;  // node, attributes
   std::vector<MemoryRegion> memory_regions;
+  RegistrationTotals registrations;
+  std::vector<PortCounterChange> port_counters;
+  std::vector<Report::Mark> marks;
 };
 
 Report make_report(const Rows& rows, const ReportContext& context);

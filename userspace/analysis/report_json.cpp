@@ -154,6 +154,68 @@ Json config(const Report& report) {
   return out;
 }
 
+Json receivers(const Report& report) {
+  Json out = Json::array();
+  for (const auto& [name, incast] : report.receivers)
+    out.push_back({{"name", name},
+                   {"senders", incast.senders},
+                   {"senders_at_once_max", incast.most},
+                   {"senders_at_once_max_ns", incast.most_ns},
+                   {"senders_at_once_mean", incast.mean()},
+                   {"busy_ns", incast.busy_ns}});
+  return out;
+}
+
+Json memory(const Report& report) {
+  const RegistrationTotals& totals = report.memory.registrations;
+  return {{"regions", report.memory.regions},
+          {"bytes", report.memory.bytes},
+          {"alive", report.memory.alive},
+          {"older_than_trace", report.memory.older},
+          {"registrations", totals.registrations},
+          {"registrations_failed", totals.failed},
+          {"deregistrations", totals.deregistrations},
+          {"registered_bytes", totals.bytes},
+          {"registered_bytes_at_once_max", totals.bytes_at_once},
+          {"register_total_ns", totals.total_ns},
+          {"register_time", latency(totals.register_ns)}};
+}
+
+std::string_view word_of(CounterSense sense) {
+  switch (sense) {
+    case CounterSense::traffic:
+      return "traffic";
+    case CounterSense::congestion:
+      return "congestion";
+    case CounterSense::trouble:
+      return "trouble";
+  }
+  return "";
+}
+
+Json ports(const Report& report) {
+  Json out = Json::array();
+  for (const Report::PortCounter& counter : report.ports)
+    out.push_back(
+        {{"port", counter.port},
+         {"counter", counter.counter},
+         {"increase", counter.increase},
+         {"per_second", counter.per_second > 0 ? Json(counter.per_second) : Json(nullptr)},
+         {"sense", word_of(counter.meaning.sense)},
+         {"meaning", counter.meaning.text}});
+  return out;
+}
+
+Json marks(const Report& report) {
+  Json out = Json::array();
+  for (const Report::Mark& mark : report.marks)
+    out.push_back({{"time_ns", mark.time_ns},
+                   {"reason", mark.reason},
+                   {"text", mark.text},
+                   {"node", mark.node}});
+  return out;
+}
+
 }  // namespace
 
 std::string report_json(const Report& report) {
@@ -179,11 +241,13 @@ std::string report_json(const Report& report) {
       {"pending", pending(report)},
       {"errors", errors(report)},
       {"config", config(report)},
-      {"rails", {{"ports", groups(report.rails)}, {"skew", skew(report.rail_skew)}}},
-      {"memory",
-       {{"regions", report.memory.regions},
-        {"bytes", report.memory.bytes},
-        {"alive", report.memory.alive}}},
+      {"rails",
+       {{"ports", groups(report.rails)},
+        {"skew", skew(report.rail_skew)},
+        {"receivers", receivers(report)}}},
+      {"memory", memory(report)},
+      {"port_counters", ports(report)},
+      {"marks", marks(report)},
   };
   return document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

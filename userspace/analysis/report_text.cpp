@@ -189,6 +189,74 @@ void add_config(std::string& out, const Report& report, const Style& style) {
   out += table.text(style);
 }
 
+void add_rails(std::string& out, const Report& report, const Style& style) {
+  title(out, style, "Rails: what each port sent");
+  out += report.rails.empty() ? "  none\n" : table_of(report.rails, "port", style);
+  if (report.rail_skew)
+    out += fmt::format("  balance: max/mean {:.2f}, max/min {:.2f}\n",
+                       report.rail_skew->max_to_mean, report.rail_skew->max_to_min);
+}
+
+void add_receivers(std::string& out, const Report& report, const Style& style) {
+  title(out, style, "Receivers: how many processes send to each at once");
+  Table table({{"receiver"},
+               {"senders", Align::right},
+               {"at once", Align::right},
+               {"at most", Align::right},
+               {"busy", Align::right}});
+  for (size_t i = 0; i < std::min(report.receivers.size(), kMaxRows); ++i) {
+    const auto& [name, incast] = report.receivers[i];
+    table.add({name, human_count(incast.senders), fmt::format("{:.2f}", incast.mean()),
+               human_count(incast.most), human_duration(incast.busy_ns)});
+  }
+  out += table.text(style);
+  more(out, kMaxRows, report.receivers.size());
+}
+
+void add_memory(std::string& out, const Report& report, const Style& style) {
+  const auto& memory = report.memory;
+  const RegistrationTotals& totals = memory.registrations;
+  title(out, style, "Memory registration");
+  if (totals.registrations || totals.failed)
+    out += fmt::format(
+        "  {} registrations of {} ({} at once at most), {} in all: p50 {}, p99 {}, max {}\n"
+        "  {} deregistrations{}\n",
+        human_count(totals.registrations), human_bytes(totals.bytes),
+        human_bytes(totals.bytes_at_once), human_duration(totals.total_ns),
+        latency(totals.register_ns, 0.5), latency(totals.register_ns, 0.99),
+        latency(totals.register_ns, 1), human_count(totals.deregistrations),
+        totals.failed ? fmt::format(", {} registrations failed", human_count(totals.failed)) : "");
+  out +=
+      fmt::format("  {} regions, {}; {} still registered at the end{}\n",
+                  human_count(memory.regions), human_bytes(memory.bytes), human_count(memory.alive),
+                  memory.older ? fmt::format("; {} made before the trace", memory.older) : "");
+}
+
+void add_ports(std::string& out, const Report& report, const Style& style) {
+  title(out, style, "Ports: counters that moved");
+  Table table(
+      {{"port"}, {"counter"}, {"by", Align::right}, {"a second", Align::right}, {"which means"}});
+  for (size_t i = 0; i < std::min(report.ports.size(), 2 * kMaxRows); ++i) {
+    const Report::PortCounter& counter = report.ports[i];
+    table.add({counter.port, counter.counter, human_count(counter.increase),
+               counter.per_second > 0 ? human_rate(counter.per_second) : "",
+               std::string(counter.meaning.text)});
+  }
+  out += table.text(style);
+  more(out, 2 * kMaxRows, report.ports.size());
+}
+
+void add_marks(std::string& out, const Report& report, const Style& style) {
+  title(out, style, "Marks: look here");
+  Table table({{"time (UTC ns)", Align::right}, {"node"}, {"reason"}, {"what"}});
+  for (size_t i = 0; i < std::min(report.marks.size(), kMaxRows); ++i) {
+    const Report::Mark& mark = report.marks[i];
+    table.add({fmt::format("{}", mark.time_ns), mark.node, mark.reason, mark.text});
+  }
+  out += table.text(style);
+  more(out, kMaxRows, report.marks.size());
+}
+
 }  // namespace
 
 std::string report_text(const Report& report, const ReportSections& sections, const Style& style) {
@@ -235,17 +303,13 @@ std::string report_text(const Report& report, const ReportSections& sections, co
   if (sections.pending || (all && !report.pending.empty())) add_pending(out, report, style);
   if (sections.errors || (all && !report.errors.empty())) add_errors(out, report, style);
   if (sections.config || (all && !report.config.empty())) add_config(out, report, style);
-  if (sections.rails || (all && report.rails.size() > 1)) {
-    title(out, style, "Rails: what each port sent");
-    out += report.rails.empty() ? "  none\n" : table_of(report.rails, "port", style);
-    if (report.rail_skew)
-      out += fmt::format("  balance: max/mean {:.2f}, max/min {:.2f}\n",
-                         report.rail_skew->max_to_mean, report.rail_skew->max_to_min);
-  }
-  if (all && report.memory.regions)
-    out += fmt::format("\n{}\n  {} regions, {} registered; {} still registered at the end\n",
-                       style.bold("Memory"), human_count(report.memory.regions),
-                       human_bytes(report.memory.bytes), human_count(report.memory.alive));
+  if (sections.rails || (all && report.rails.size() > 1)) add_rails(out, report, style);
+  if (sections.rails || (all && report.receivers.size() > 1)) add_receivers(out, report, style);
+  const auto& registrations = report.memory.registrations;
+  if (all && (report.memory.regions || registrations.registrations || registrations.failed))
+    add_memory(out, report, style);
+  if (all && !report.ports.empty()) add_ports(out, report, style);
+  if (all && !report.marks.empty()) add_marks(out, report, style);
   return out;
 }
 

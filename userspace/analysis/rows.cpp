@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/human.h"
+#include "session/flat_map.h"
 
 namespace sigma {
 namespace {
@@ -12,9 +16,20 @@ bool is_known(const Address& address) {
   return address.gid || address.lid;
 }
 
-bool later(const PendingOperation& a, const PendingOperation& b) {
-  return a.time_ns.value_or(0) < b.time_ns.value_or(0);
+bool same(const Address& a, const Address& b) {
+  return a.gid == b.gid && a.lid == b.lid;
 }
+
+bool later(const PendingOperation& a, const PendingOperation& b) {
+  return std::pair(a.time_ns.value_or(0), a.number) < std::pair(b.time_ns.value_or(0), b.number);
+}
+
+bool is_trouble(uint32_t status) {
+  return status != kStatusSuccess && status != kStatusFlushed;
+}
+
+constexpr uint32_t kNoReceiver = UINT32_MAX;
+constexpr unsigned kMaxShards = 8;
 
 }  // namespace
 
@@ -53,26 +68,129 @@ Tally Row::sent() const {
   return all;
 }
 
+// ---- samples: what is counted of an operation ---------------------------------------------------
+
+struct Rows::Sample {
+  Row* row;
+  uint64_t number;
+  std::optional<uint64_t> post_ns, complete_ns, latency_ns;  // UTC
+  std::optional<uint64_t> bytes, wr_id;
+  std::optional<uint32_t> status, vendor_err;
+  uint32_t receiver, sender;
+  Opcode opcode;
+  Queue queue;
+  bool is_signal;
+
+  // An operation with both times on a send queue: it occupies queue, path and peer.
+  bool occupies() const {
+    return status == kStatusSuccess && queue == Queue::send && post_ns && complete_ns &&
+           *complete_ns >= *post_ns;
+  }
+};
+
+// Some of the rows.
+struct Rows::Shard {
+  size_t max_pending;
+  std::vector<PendingOperation> pending;  // a heap: the newest on top
+  std::unique_ptr<Stage<Sample>> stage;   // null: by the caller
+
+  void count(const Sample& sample);
+  void note_error(const Sample& sample);
+  void note_pending(const Sample& sample);
+  static void note_depth(Row& row, Tally& tally, uint64_t post_ns, uint64_t complete_ns);
+};
+
+Rows::Rows(const Limits& limits, unsigned threads) : limits_(limits) {
+  // Beside the caller's there is one for the relations; the others share the rows.
+  const unsigned shards = std::clamp(threads / 2, 1u, kMaxShards);
+  for (unsigned i = 0; i < shards; ++i) {
+    shards_.push_back(std::make_unique<Shard>(Shard{limits.pending, {}, nullptr}));
+    Shard* const shard = shards_.back().get();
+    if (threads > 1)
+      shard->stage = std::make_unique<Stage<Sample>>([shard](std::span<const Sample> samples) {
+        for (const Sample& sample : samples) shard->count(sample);
+      });
+  }
+  if (threads > 1)
+    relations_ = std::make_unique<Stage<Sample>>([this](std::span<const Sample> samples) {
+      for (const Sample& sample : samples) relate(sample);
+    });
+}
+
+Rows::~Rows() = default;
+
+bool Rows::Ends::operator==(const Ends& other) const {
+  return qp == other.qp && peer_qp_num == other.peer_qp_num && same(peer, other.peer);
+}
+
+size_t Rows::HashOfEnds::operator()(const Ends& ends) const {
+  uint64_t low = 0, high = 0;
+  if (ends.peer.gid) {
+    std::memcpy(&low, ends.peer.gid->data(), sizeof low);
+    std::memcpy(&high, ends.peer.gid->data() + sizeof low, sizeof high);
+  }
+  const uint64_t number = ends.peer_qp_num.value_or(0);
+  return mix64(mix64(reinterpret_cast<uintptr_t>(ends.qp) ^ number << 32) ^ low ^ mix64(high) ^
+               ends.peer.lid.value_or(0));
+}
+
 void Rows::begin_trace(const std::string& node, const UtcClock& clock) {
   clock_ = clock;
   node_ = static_cast<uint32_t>(nodes_.size());
   nodes_.push_back(node);
-  by_description_.clear();
-  last_qp_ = nullptr;
+  by_ends_.clear();
+  kept_.clear();
+  last_row_ = nullptr;
 }
 
+void Rows::end_trace() {
+  for (const auto& shard : shards_)
+    if (shard->stage) shard->stage->drain();
+  if (relations_) relations_->drain();
+  incast_.finish_trace();
+  // A queue pair's peer may have become known after its first operations.
+  for (const auto& row : rows_)
+    if (row->node == node_ && row->qp && !row->own_peer_) {
+      row->peer = row->qp->peer;
+      row->peer_qp_num = row->qp->peer_qp_num;
+    }
+}
+
+// ---- finding the row ----------------------------------------------------------------------------
+
+// The peer of a connected queue pair is the same in each operation; that of a datagram its own.
 Row& Rows::row_of(const Operation& operation) {
   const QueuePair* qp = operation.qp.get();
-  const bool own_peer = operation.peer_qp_num || is_known(operation.peer);
-  if (qp && qp == last_qp_ && !own_peer) return *last_row_;
-  if (qp && !own_peer) {
-    if (const auto found = by_description_.find(qp); found != by_description_.end()) {
-      last_qp_ = qp;
-      return *(last_row_ = found->second);
+  const bool own_peer =
+      qp && (operation.peer_qp_num || is_known(operation.peer)) &&
+      (operation.peer_qp_num != qp->peer_qp_num || !same(operation.peer, qp->peer));
+  Ends ends{qp, std::nullopt, {}};
+  if (own_peer || !qp) {
+    ends.peer_qp_num = operation.peer_qp_num;
+    ends.peer = operation.peer;
+  }
+  if (last_row_ && ends == last_ends_ && qp) return *last_row_;
+  Row* row = nullptr;
+  if (qp)
+    if (const auto found = by_ends_.find(ends); found != by_ends_.end()) row = found->second;
+  if (!row) {
+    row = &make_row(operation, own_peer);
+    if (qp && by_ends_.size() < 4 * limits_.rows) {
+      kept_.push_back(operation.qp);
+      by_ends_.emplace(ends, row);
     }
   }
-  const Address& peer = is_known(operation.peer) || !qp ? operation.peer : qp->peer;
-  const auto peer_qp_num = operation.peer_qp_num || !qp ? operation.peer_qp_num : qp->peer_qp_num;
+  last_ends_ = ends;
+  last_row_ = row;
+  if (!operation.comm.empty() && row != beyond_ && row->comm != operation.comm)
+    row->comm = operation.comm;
+  return *row;
+}
+
+Row& Rows::make_row(const Operation& operation, bool own_peer) {
+  const QueuePair* qp = operation.qp.get();
+  const Address& peer = own_peer || !qp ? operation.peer : qp->peer;
+  const auto peer_qp_num = own_peer || !qp ? operation.peer_qp_num : qp->peer_qp_num;
   const Key key{node_,
                 qp ? qp->device : "",
                 qp ? qp->qp_num : 0,
@@ -94,27 +212,71 @@ Row& Rows::row_of(const Operation& operation) {
     }
     by_key_.emplace(key, row);
     row->pid = qp ? qp->pid : operation.pid;
+    row->sender_ = senders_.try_emplace({node_, row->pid}, static_cast<uint32_t>(senders_.size()))
+                       .first->second;
   } else {
     return *beyond_;
   }
   row->qp = operation.qp;
   row->peer = peer;
   row->peer_qp_num = peer_qp_num;
-  if (!operation.comm.empty() && row->comm != operation.comm) row->comm = operation.comm;
-  if (qp && !own_peer && kept_.size() < 4 * limits_.rows) {
-    // Kept, so that its address stays its own.
-    kept_.push_back(operation.qp);
-    by_description_.emplace(qp, row);
-    last_qp_ = qp;
-    last_row_ = row;
-  }
+  row->own_peer_ = own_peer || !qp;
   return *row;
 }
 
 void Rows::on_operation(const Operation& operation) {
   Row& row = row_of(operation);
-  const uint64_t bytes = operation.bytes.value_or(0);
-  const auto opcode = static_cast<size_t>(operation.opcode);
+  if (!row.receiver_ && &row != beyond_) {
+    const bool of_qp = operation.qp && !is_known(operation.peer);
+    const Address& peer = of_qp ? operation.qp->peer : operation.peer;
+    if (is_known(peer))
+      row.receiver_ =
+          receivers_.try_emplace(address_text(peer), static_cast<uint32_t>(receivers_.size()))
+              .first->second;
+  }
+  const auto utc = [this](const std::optional<uint64_t>& time_ns) {
+    return time_ns ? std::optional(clock_.utc_ns(*time_ns)) : std::nullopt;
+  };
+  const Sample sample{
+      .row = &row,
+      .number = operations_++,
+      .post_ns = utc(operation.time_ns),
+      .complete_ns = utc(operation.complete_ns),
+      .latency_ns = operation.latency_ns,
+      .bytes = operation.bytes,
+      .wr_id = operation.wr_id,
+      .status = operation.status,
+      .vendor_err = operation.vendor_err,
+      .receiver = row.receiver_.value_or(kNoReceiver),
+      .sender = row.sender_,
+      .opcode = operation.opcode,
+      .queue = operation.queue,
+      .is_signal = BarrierFinder::is_signal(operation.opcode, operation.bytes, operation.signaled),
+  };
+  Shard& shard = *shards_[row.number % shards_.size()];
+  if (!shard.stage) {
+    shard.count(sample);
+    return relate(sample);
+  }
+  shard.stage->push(sample);
+  if (sample.occupies()) relations_->push(sample);
+}
+
+// ---- counting -----------------------------------------------------------------------------------
+
+void Rows::relate(const Sample& sample) {
+  if (!sample.occupies()) return;
+  const Row& row = *sample.row;
+  if (sample.is_signal) barriers_.on_signal(row.node, row.pid, row.number, *sample.post_ns);
+  if (sample.receiver != kNoReceiver)
+    incast_.on_operation(row.number, sample.sender, sample.receiver, *sample.post_ns,
+                         *sample.complete_ns);
+}
+
+void Rows::Shard::count(const Sample& sample) {
+  Row& row = *sample.row;
+  const uint64_t bytes = sample.bytes.value_or(0);
+  const auto opcode = static_cast<size_t>(sample.opcode);
   const size_t size = size_class(bytes);
   auto& cell = row.cells[opcode][size];
   if (!cell) cell = std::make_unique<Cell>();
@@ -122,52 +284,49 @@ void Rows::on_operation(const Operation& operation) {
 
   ++tally.operations;
   tally.bytes += bytes;
-  std::optional<uint64_t> post_ns, complete_ns;
-  if (operation.time_ns) post_ns = clock_.utc_ns(*operation.time_ns);
-  if (operation.complete_ns) complete_ns = clock_.utc_ns(*operation.complete_ns);
-  for (const auto& time : {post_ns, complete_ns})
+  for (const auto& time : {sample.post_ns, sample.complete_ns})
     if (time) {
       tally.first_ns = std::min(tally.first_ns, *time);
       tally.last_ns = std::max(tally.last_ns, *time);
     }
-
-  if (!operation.status) {
+  if (!sample.status) {
     ++tally.unfinished;
-    note_pending(row, operation);
-    return;
+    return note_pending(sample);
   }
-  if (*operation.status != kStatusSuccess) {
-    ++(*operation.status == kStatusFlushed ? tally.flushed : tally.errors);
-    if (row.statuses.size() < 64 || row.statuses.contains(*operation.status))
-      ++row.statuses[*operation.status];
-    if (*operation.status != kStatusFlushed && !row.first_error)
-      row.first_error = {*operation.status, operation.vendor_err, operation.opcode,
-                         operation.queue,   operation.wr_id,      complete_ns};
-    return;
+  if (*sample.status != kStatusSuccess) {
+    ++(is_trouble(*sample.status) ? tally.errors : tally.flushed);
+    return note_error(sample);
   }
   ++tally.completed;
-  if (operation.latency_ns) tally.latency_ns.add(*operation.latency_ns);
-  if (operation.queue != Queue::send || !post_ns || !complete_ns || *complete_ns < *post_ns) return;
+  if (sample.latency_ns) tally.latency_ns.add(*sample.latency_ns);
+  if (!sample.occupies()) return;
 
-  tally.outstanding_ns += *complete_ns - *post_ns;
+  const uint64_t post_ns = *sample.post_ns, complete_ns = *sample.complete_ns;
+  tally.outstanding_ns += complete_ns - post_ns;
   const auto busy = [&](uint64_t& until) {
-    const uint64_t from = std::max(until, *post_ns);
-    const uint64_t added = *complete_ns > from ? *complete_ns - from : 0;
-    until = std::max(until, *complete_ns);
+    const uint64_t from = std::max(until, post_ns);
+    const uint64_t added = complete_ns > from ? complete_ns - from : 0;
+    until = std::max(until, complete_ns);
     return added;
   };
   const uint64_t cell_busy_ns = busy(row.busy_until_[opcode][size]);
   tally.busy_ns += cell_busy_ns;
-  cell->series.add(*complete_ns, bytes, cell_busy_ns);
+  cell->series.add(complete_ns, bytes, cell_busy_ns);
   row.totals.busy_ns += busy(row.row_busy_until_);
-  note_depth(row, tally, *post_ns, *complete_ns);
+  note_depth(row, tally, post_ns, complete_ns);
+}
 
-  if (BarrierFinder::is_signal(operation))
-    barriers_.on_signal(node_, row.pid, row.number, *post_ns);
+void Rows::Shard::note_error(const Sample& sample) {
+  Row& row = *sample.row;
+  const uint32_t status = *sample.status;
+  if (row.statuses.size() < 64 || row.statuses.contains(status)) ++row.statuses[status];
+  if (is_trouble(status) && !row.first_error)
+    row.first_error = {status,       sample.vendor_err, sample.opcode,
+                       sample.queue, sample.wr_id,      sample.complete_ns};
 }
 
 // A send queue completes in posting order, so both times go up.
-void Rows::note_depth(Row& row, Tally& tally, uint64_t post_ns, uint64_t complete_ns) {
+void Rows::Shard::note_depth(Row& row, Tally& tally, uint64_t post_ns, uint64_t complete_ns) {
   auto& ring = row.outstanding_;
   const auto at = [&](size_t i) -> uint64_t& {
     return ring[(row.oldest_ + i) & (ring.size() - 1)];
@@ -189,21 +348,22 @@ void Rows::note_depth(Row& row, Tally& tally, uint64_t post_ns, uint64_t complet
   row.totals.depth_max = std::max(row.totals.depth_max, depth);
 }
 
-void Rows::note_pending(const Row& row, const Operation& operation) {
-  PendingOperation pending{row.number,      std::nullopt,    operation.opcode,
-                           operation.queue, operation.bytes, operation.wr_id};
-  if (operation.time_ns) pending.time_ns = clock_.utc_ns(*operation.time_ns);
-  pending_.push_back(pending);
-  std::push_heap(pending_.begin(), pending_.end(), later);
-  if (pending_.size() <= limits_.pending) return;
-  std::pop_heap(pending_.begin(), pending_.end(), later);
-  pending_.pop_back();
+void Rows::Shard::note_pending(const Sample& sample) {
+  pending.push_back({sample.row->number, sample.post_ns, sample.opcode, sample.queue, sample.bytes,
+                     sample.wr_id, sample.number});
+  std::push_heap(pending.begin(), pending.end(), later);
+  if (pending.size() <= max_pending) return;
+  std::pop_heap(pending.begin(), pending.end(), later);
+  pending.pop_back();
 }
 
 std::vector<PendingOperation> Rows::pending() const {
-  auto sorted = pending_;
-  std::sort(sorted.begin(), sorted.end(), later);
-  return sorted;
+  std::vector<PendingOperation> all;
+  for (const auto& shard : shards_)
+    all.insert(all.end(), shard->pending.begin(), shard->pending.end());
+  std::sort(all.begin(), all.end(), later);
+  if (all.size() > limits_.pending) all.resize(limits_.pending);
+  return all;
 }
 
 }  // namespace sigma

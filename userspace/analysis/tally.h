@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "output/histogram.h"
+#include "base/histogram.h"
 #include "output/names.h"
 #include "session/operation.h"
 
@@ -26,15 +26,15 @@ class Series {
   void add(uint64_t time_ns, uint64_t bytes, uint64_t busy_ns) {
     if (begin_ns_ == 0) begin_ns_ = time_ns;
     const uint64_t since = time_ns > begin_ns_ ? time_ns - begin_ns_ : 0;
-    while (since >= width_ns_ * kSteps) coarsen();
-    Step& step = steps_[since / width_ns_];
+    while (since >> width_bits_ >= kSteps) coarsen();
+    Step& step = steps_[since >> width_bits_];
     step.bytes += bytes;
     step.busy_ns += busy_ns;
     ++step.operations;
   }
   const std::array<Step, kSteps>& steps() const { return steps_; }
   uint64_t begin_ns() const { return begin_ns_; }
-  uint64_t width_ns() const { return width_ns_; }
+  uint64_t width_ns() const { return uint64_t{1} << width_bits_; }
 
  private:
   void coarsen() {
@@ -48,11 +48,11 @@ class Series {
       }
       steps_[i] = sum;
     }
-    width_ns_ *= 2;
+    ++width_bits_;
   }
 
   uint64_t begin_ns_ = 0;
-  uint64_t width_ns_ = 1'000'000;
+  unsigned width_bits_ = 20;  // about a millisecond
   std::array<Step, kSteps> steps_{};
 };
 

@@ -43,11 +43,15 @@ Json clock_pair(const ClockPair& pair) {
       {"monotonic_ns", pair.monotonic_ns}, {"utc_ns", pair.utc_ns}, {"error_ns", pair.error_ns}};
 }
 
-Json process(const Process& process, const UtcClock& clock) {
+Json process(const Process& process, const TraceInfo& info, const UtcClock& clock) {
+  Json facts = Json::object();
+  if (const auto known = info.facts.find(process.pid); known != info.facts.end())
+    for (const auto& [key, value] : known->second) facts[key] = value;
   return {{"pid", process.pid},
           {"comm", word(process.comm)},
           {"exit_ns", utc(process.exit_ns, clock)},
-          {"exit_code", number(process.exit_code)}};
+          {"exit_code", number(process.exit_code)},
+          {"facts", std::move(facts)}};
 }
 
 Json queue_pair(const QueuePair& qp, const UtcClock& clock) {
@@ -187,7 +191,7 @@ std::string meta_json(const TraceInfo& info) {
        {{"start", clock_pair(info.start_clock)},
         {"end", info.end_clock ? clock_pair(*info.end_clock) : Json(nullptr)}}},
       {"coverage", coverage(info)},
-      {"processes", list(info.processes, [&](const auto& p) { return process(p, clock); })},
+      {"processes", list(info.processes, [&](const auto& p) { return process(p, info, clock); })},
       {"qps", list(info.queue_pairs, [&](const auto& qp) { return queue_pair(*qp, clock); })},
       {"cqs",
        list(info.completion_queues, [&](const auto& cq) { return completion_queue(cq, clock); })},

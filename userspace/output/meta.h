@@ -12,6 +12,7 @@
 // Times are UTC nanoseconds as in the CSV, addresses and keys "0x..." strings, unknown values null.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,6 +65,7 @@ struct TraceInfo {
   ClockPair start_clock;   // the one that the CSV's times are made with
   std::optional<ClockPair> end_clock;
   std::vector<Process> processes;
+  std::map<uint32_t, std::map<std::string, std::string>> facts;  // by pid; see process_facts.h
   std::vector<std::shared_ptr<const QueuePair>> queue_pairs;
   std::vector<CompletionQueue> completion_queues;
   std::vector<MemoryRegion> memory_regions;

@@ -84,6 +84,13 @@ uint64_t PerfettoSink::make_track(uint64_t parent, std::string_view name, std::s
   return uuid;
 }
 
+uint64_t PerfettoSink::make_counter(uint64_t parent, std::string_view name, uint64_t unit) {
+  std::string descriptor, extra;
+  proto::put_uint(descriptor, proto::kCounterUnit, unit);
+  proto::put_bytes(extra, proto::kCounter, descriptor);
+  return make_track(parent, name, extra);
+}
+
 uint64_t PerfettoSink::process_track(uint32_t pid, std::string_view comm) {
   if (const auto known = processes_.find(pid); known != processes_.end()) return known->second;
   std::string process, extra;
@@ -164,12 +171,8 @@ void PerfettoSink::on_operation(const Operation& operation) {
   }
 
   if (receives || operation.bytes.value_or(0) == 0) return;
-  if (queue.in_flight == 0) {
-    std::string counter, extra;
-    proto::put_uint(counter, proto::kCounterUnit, proto::kUnitBytes);
-    proto::put_bytes(extra, proto::kCounter, counter);
-    queue.in_flight = make_track(queue.parent, "bytes in flight", extra);
-  }
+  if (queue.in_flight == 0)
+    queue.in_flight = make_counter(queue.parent, "bytes in flight", proto::kUnitBytes);
   for (const bool ends : {false, true}) {
     queue.changes.push_back({ends ? complete_ns : post_ns, ends, *operation.bytes, next_order_++});
     std::push_heap(queue.changes.begin(), queue.changes.end(), std::greater<>());
@@ -219,12 +222,7 @@ void PerfettoSink::on_counter(uint64_t time_ns, std::string_view device, uint32_
                               std::string_view counter, uint64_t value) {
   const std::string name = fmt::format("{}/{} {}", printable(device), port, printable(counter));
   uint64_t& track = counters_[name];
-  if (track == 0) {
-    std::string descriptor, extra;
-    proto::put_uint(descriptor, proto::kCounterUnit, proto::kUnitCount);
-    proto::put_bytes(extra, proto::kCounter, descriptor);
-    track = make_track(0, name, extra);
-  }
+  if (track == 0) track = make_counter(0, name, proto::kUnitCount);
   write_count(track, time_ns, value);
 }
 
@@ -238,6 +236,21 @@ void PerfettoSink::on_gap(uint64_t begin_ns, uint64_t end_ns, std::string_view k
   write_event(begin_ns);
   begin_event(gaps_track_, proto::kSliceEnd, {});
   write_event(gaps_end_ns_);
+}
+
+void PerfettoSink::on_drops(uint64_t time_ns, uint64_t total) {
+  if (drops_track_ == 0) {
+    drops_track_ = make_counter(0, "records dropped", proto::kUnitCount);
+    write_count(drops_track_, options_.clock.monotonic_ns, 0);
+  }
+  write_count(drops_track_, time_ns, total);
+}
+
+void PerfettoSink::on_mark(uint64_t time_ns, std::string_view reason, std::string_view text) {
+  if (marks_track_ == 0) marks_track_ = make_track(0, "marks");
+  begin_event(marks_track_, proto::kInstant, reason);
+  annotate("what", printable(text));
+  write_event(time_ns);
 }
 
 // ---- encoding -----------------------------------------------------------------------------------

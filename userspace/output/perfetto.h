@@ -46,8 +46,11 @@ class PerfettoSink final : public OperationSink {
   // A sample of a port's counter, in order of time.
   void on_counter(uint64_t time_ns, std::string_view device, uint32_t port,
                   std::string_view counter, uint64_t value);
-  // A time that was not traced in full; after all operations, in order of begin.
+  // After all operations, each in order of time: times that were not traced in full, records that
+  // were dropped until `time_ns`, marks.
   void on_gap(uint64_t begin_ns, uint64_t end_ns, std::string_view kind, uint64_t records);
+  void on_drops(uint64_t time_ns, uint64_t total);
+  void on_mark(uint64_t time_ns, std::string_view reason, std::string_view text);
 
   void finish();
 
@@ -86,6 +89,7 @@ class PerfettoSink final : public OperationSink {
   Queue& queue_of(const Operation& operation);
   uint64_t process_track(uint32_t pid, std::string_view comm);
   uint64_t make_track(uint64_t parent, std::string_view name, std::string_view extra = {});
+  uint64_t make_counter(uint64_t parent, std::string_view name, uint64_t unit);
   void write_changes(Queue& queue, uint64_t until_ns);
   // A track event in event_; add_* put into it, write_event() takes it.
   void begin_event(uint64_t track, uint64_t type, std::string_view name);
@@ -110,7 +114,7 @@ class PerfettoSink final : public OperationSink {
   std::vector<std::shared_ptr<const QueuePair>> kept_;
   std::unordered_map<uint32_t, uint64_t> processes_;
   std::map<std::string, uint64_t> counters_;
-  uint64_t gaps_track_ = 0, gaps_end_ns_ = 0;
+  uint64_t gaps_track_ = 0, gaps_end_ns_ = 0, drops_track_ = 0, marks_track_ = 0;
   bool finished_ = false;
   std::optional<Error> error_;
 };

@@ -21,8 +21,8 @@
 
 #include "base/clock.h"
 #include "base/counters.h"
+#include "base/histogram.h"
 #include "base/terminal.h"
-#include "output/histogram.h"
 #include "session/operation.h"
 
 namespace sigma {

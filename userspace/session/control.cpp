@@ -63,7 +63,11 @@ void Control::on_uverbs(std::span<const std::byte> record) {
   if (undecoded) ++counters_.uverbs_undecoded;
   if (!facts) return;
   if (command->header().flags & SIGMA_UVERBS_TRUNCATED) ++counters_.uverbs_truncated;
-  if (facts->failed) return;
+  if (facts->failed) {
+    objects_.registrations().failed +=
+        facts->object == UverbsObject::mr && facts->action == UverbsAction::create;
+    return;
+  }
 
   const bool opens = facts->object == UverbsObject::context;
   HandleSpace& space = objects_.space_of(command->header(), opens);
@@ -77,7 +81,7 @@ void Control::on_uverbs(std::span<const std::byte> record) {
     case UverbsObject::srq:
       return on_srq(space, *facts, now_ns);
     case UverbsObject::mr:
-      return on_mr(space, *facts, now_ns);
+      return on_mr(space, *facts, now_ns, command->header().enter_ns);
     case UverbsObject::ah:
       return on_ah(space, *facts);
     default:
@@ -158,7 +162,8 @@ void Control::on_srq(HandleSpace& space, const UverbsFacts& facts, uint64_t now_
       objects_.end_srq(*it->second, now_ns);
 }
 
-void Control::on_mr(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns) {
+void Control::on_mr(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns,
+                    uint64_t enter_ns) {
   const uint32_t handle = *facts.handle;
   if (facts.action == UverbsAction::destroy) return objects_.end_mr(space, handle, now_ns);
   if (facts.action == UverbsAction::create) objects_.end_mr(space, handle, now_ns);
@@ -168,9 +173,14 @@ void Control::on_mr(HandleSpace& space, const UverbsFacts& facts, uint64_t now_n
   mr.handle = handle;
   if (facts.action == UverbsAction::create) mr.created_ns = now_ns;
   mr.addr = facts.mr_addr.value_or(mr.addr);
-  mr.length = facts.mr_length.value_or(mr.length);
+  const uint64_t length = facts.mr_length.value_or(mr.length);
+  if (mr.register_ns) objects_.registrations().resized(mr.length, length);
+  mr.length = length;
   update(mr.lkey, facts.lkey);
   update(mr.rkey, facts.rkey);
+  if (facts.action != UverbsAction::create) return;
+  mr.register_ns = now_ns > enter_ns ? now_ns - enter_ns : 0;
+  objects_.registrations().registered(mr.length, *mr.register_ns);
 }
 
 void Control::on_ah(HandleSpace& space, const UverbsFacts& facts) {

@@ -20,7 +20,7 @@ class Control {
   void modify_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns);
   void on_cq(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns);
   void on_srq(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns);
-  void on_mr(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns);
+  void on_mr(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns, uint64_t enter_ns);
   void on_ah(HandleSpace& space, const UverbsFacts& facts);
 
   Objects& objects_;

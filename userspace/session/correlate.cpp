@@ -143,6 +143,7 @@ void Correlator::complete_queued(Qp& qp, Queue side, WorkQueue::Match match,
   if (match.kind == WorkQueue::Match::evicted) return;
   if (match.kind == WorkQueue::Match::none) return complete_unseen(&qp, wc);
 
+  if (side == Queue::send) qp.send_moved_ns = wc.h.time_ns;
   WorkQueue& queue = side == Queue::send ? qp.send : qp.recv;
   for (size_t i = 0; i < match.index; ++i) {
     const Pending& passed = queue[0];

@@ -182,6 +182,7 @@ void Objects::end_mr(HandleSpace& space, uint32_t handle, uint64_t now_ns) {
   const auto it = space.mrs.find(handle);
   if (it == space.mrs.end()) return;
   it->second.destroyed_ns = now_ns;
+  if (it->second.register_ns) registrations_.deregistered(it->second.length);
   remember(closed_mrs_, std::move(it->second));
   space.mrs.erase(it);
 }

@@ -63,7 +63,8 @@ struct Qp {
     uint16_t next = 0;   // where the next call begins, once all so far have taken effect
     uint64_t call_ns = 0;
   } last_call;
-  uint32_t inherited_by = 0;  // the last child seen to have a copy of it
+  uint64_t send_moved_ns = 0;  // the last completion of a send
+  uint32_t inherited_by = 0;   // the last child seen to have a copy of it
   bool has_operations = false;
 };
 
@@ -180,6 +181,7 @@ class Objects {
 
   std::vector<std::shared_ptr<const QueuePair>> queue_pairs() const;
   std::vector<MemoryRegion> memory_regions() const;
+  RegistrationTotals& registrations() { return registrations_; }
   std::vector<CompletionQueue> completion_queues() const;
   std::vector<Process> processes() const;
 
@@ -219,6 +221,7 @@ class Objects {
 
   std::deque<std::shared_ptr<const QueuePair>> closed_qps_;
   std::deque<MemoryRegion> closed_mrs_;
+  RegistrationTotals registrations_;
   std::deque<CompletionQueue> closed_cqs_;
   std::deque<Process> closed_processes_;
 };

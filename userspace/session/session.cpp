@@ -121,11 +121,29 @@ Counters& Session::counters() {
   return impl_->counters;
 }
 
+std::vector<StalledQueue> Session::stalled_queues(uint64_t before_ns) const {
+  std::vector<StalledQueue> stalled;
+  impl_->objects.for_each_qp([&](const Qp& qp) {
+    if (qp.send_moved_ns >= before_ns) return;
+    for (size_t i = 0; i < qp.send.size(); ++i) {
+      if (!qp.send.signalled(qp.send[i]).value_or(false)) continue;
+      const uint64_t post_ns = qp.send[i].time_ns;
+      if (post_ns < before_ns)
+        stalled.push_back({qp.info, post_ns, std::max(post_ns, qp.send_moved_ns), qp.send.size()});
+      return;
+    }
+  });
+  return stalled;
+}
+
 std::vector<std::shared_ptr<const QueuePair>> Session::queue_pairs() const {
   return impl_->objects.queue_pairs();
 }
 std::vector<MemoryRegion> Session::memory_regions() const {
   return impl_->objects.memory_regions();
+}
+const RegistrationTotals& Session::registrations() const {
+  return impl_->objects.registrations();
 }
 std::vector<CompletionQueue> Session::completion_queues() const {
   return impl_->objects.completion_queues();

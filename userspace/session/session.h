@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/counters.h"
+#include "base/histogram.h"
 #include "session/operation.h"
 
 namespace sigma {
@@ -27,6 +28,42 @@ struct MemoryRegion {
   uint64_t addr = 0, length = 0;
   std::optional<uint32_t> handle, lkey, rkey;
   std::optional<uint64_t> created_ns, destroyed_ns;
+  std::optional<uint64_t> register_ns;  // how long the command took; then it counts as registered
+};
+
+// Of all registrations that were seen, also of regions that are no longer remembered
+// (SessionLimits); regions made before the attach are no part of it.
+struct RegistrationTotals {
+  uint64_t registrations = 0, failed = 0, deregistrations = 0;
+  uint64_t bytes = 0;                         // summed over the registrations
+  uint64_t bytes_now = 0, bytes_at_once = 0;  // registered now, and at most
+  uint64_t total_ns = 0;                      // spent in the commands
+  Histogram register_ns;                      // of each
+
+  void registered(uint64_t length, uint64_t took_ns) {
+    ++registrations;
+    bytes += length;
+    bytes_now += length;
+    if (bytes_now > bytes_at_once) bytes_at_once = bytes_now;
+    total_ns += took_ns;
+    register_ns.add(took_ns);
+  }
+  void deregistered(uint64_t length) {
+    ++deregistrations;
+    bytes_now -= length;
+  }
+  void resized(uint64_t from, uint64_t to) { bytes_now = bytes_now - from + to; }
+  // Of another machine: at once means on each.
+  void add(const RegistrationTotals& other) {
+    registrations += other.registrations;
+    failed += other.failed;
+    deregistrations += other.deregistrations;
+    bytes += other.bytes;
+    bytes_now += other.bytes_now;
+    bytes_at_once += other.bytes_at_once;
+    total_ns += other.total_ns;
+    register_ns.add(other.register_ns);
+  }
 };
 
 struct CompletionQueue {
@@ -58,6 +95,15 @@ struct SessionOptions {
   std::function<std::string(uint32_t pid)> comm_of;
 };
 
+// A send queue that should have moved: a signalled request is posted, and nothing has completed
+// since `since_ns` (the post, or the last completion after it).
+struct StalledQueue {
+  std::shared_ptr<const QueuePair> qp;
+  uint64_t post_ns = 0;  // of the oldest signalled request
+  uint64_t since_ns = 0;
+  size_t pending = 0;
+};
+
 class Session {
  public:
   Session(OperationSink& sink, SessionOptions options);
@@ -74,8 +120,12 @@ class Session {
   // Counters that the session keeps; the attacher's are added by the caller.
   Counters& counters();
 
+  // Those that have not moved since before `before_ns`. Looks at every queue pair.
+  std::vector<StalledQueue> stalled_queues(uint64_t before_ns) const;
+
   std::vector<std::shared_ptr<const QueuePair>> queue_pairs() const;
   std::vector<MemoryRegion> memory_regions() const;
+  const RegistrationTotals& registrations() const;
   std::vector<CompletionQueue> completion_queues() const;
   std::vector<Process> processes() const;
 

@@ -37,19 +37,19 @@ void append_event(std::vector<std::byte>& out, std::span<const std::byte> record
   out.insert(out.end(), record.begin() + kHeaderBytes, record.end());
 }
 
-std::optional<Event> read_event(std::span<const std::byte> bytes, RecordBuffer& buffer) {
+std::optional<Event> read_event(std::span<const std::byte> bytes, std::span<std::byte> out) {
   if (bytes.size() < sizeof(EventHead)) return std::nullopt;
   EventHead head;
   std::memcpy(&head, bytes.data(), sizeof head);
-  if (head.size < kHeaderBytes) return std::nullopt;
+  if (head.size < kHeaderBytes || head.size > out.size()) return std::nullopt;
   const size_t body = head.size - kHeaderBytes;
   if (bytes.size() - sizeof head < body) return std::nullopt;
 
   Event event{head.timestamp_ns, head.sequence, sizeof head + body, {}};
   head.timestamp_ns -= head.late_ns;
-  std::memcpy(buffer.bytes, &head, kHeaderBytes);
-  std::memcpy(buffer.bytes + kHeaderBytes, bytes.data() + sizeof head, body);
-  event.record = {buffer.bytes, head.size};
+  std::memcpy(out.data(), &head, kHeaderBytes);
+  std::memcpy(out.data() + kHeaderBytes, bytes.data() + sizeof head, body);
+  event.record = out.first(head.size);
   // An event has no size of its own in CTF: its fields say where the next one begins.
   if (record_bytes(event.record) != head.size) return std::nullopt;
   return event;

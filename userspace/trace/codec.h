@@ -27,14 +27,18 @@ struct alignas(8) RecordBuffer {
   std::byte bytes[kMaxRecordBytes + 1];
 };
 
+// An event takes so many bytes more than its record.
+inline constexpr size_t kEventOverhead = sizeof(EventHead) - sizeof(sigma_header);
+
 struct Event {
   uint64_t timestamp_ns = 0;
   uint64_t sequence = 0;
   size_t encoded_bytes = 0;
-  std::span<const std::byte> record;  // in the buffer
+  std::span<const std::byte> record;  // in `out`
 };
 
-// The event at the beginning of `bytes`. nullopt: torn or malformed.
-std::optional<Event> read_event(std::span<const std::byte> bytes, RecordBuffer& buffer);
+// The event at the beginning of `bytes`, its record copied to `out`. nullopt: torn, malformed, or
+// longer than `out`.
+std::optional<Event> read_event(std::span<const std::byte> bytes, std::span<std::byte> out);
 
 }  // namespace sigma

@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "output/csv.h"
 #include "output/names.h"
 
@@ -151,9 +149,9 @@ constexpr Column<TraceGap> kGaps[] = {
 constexpr Column<NoteCounter> kCounterColumns[] = {
     COLUMN("time_ns", number(c.clock.utc_ns(o.h.time_ns))),
     COLUMN("node", c.node),
-    COLUMN("device", Text(o.device, strnlen(o.device, sizeof o.device))),
+    COLUMN("device", Text(text_of(o.device))),
     COLUMN("port", number(o.port)),
-    COLUMN("counter", Text(o.counter, strnlen(o.counter, sizeof o.counter))),
+    COLUMN("counter", Text(text_of(o.counter))),
     COLUMN("value", number(o.value)),
 };
 

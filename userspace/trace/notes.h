@@ -8,6 +8,11 @@
 // that record knows the answer.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
 #include "bpf/records.h"
 
 namespace sigma {
@@ -47,9 +52,9 @@ struct NoteFact {
   uint32_t of_pid;
   uint32_t reserved;
   char key[32];
-  char value[128];
+  char value[256];
 };
-SIGMA_SIZE(NoteFact, 192);
+SIGMA_SIZE(NoteFact, 320);
 
 enum MarkReason : uint32_t { kMarkUser = 1, kMarkError, kMarkHang };
 
@@ -72,5 +77,12 @@ struct NoteCounter {
   char counter[48];
 };
 SIGMA_SIZE(NoteCounter, 152);
+
+std::string_view name_of(MarkReason reason);  // "user", "error", "hang"; "" for unknown ones
+
+template <size_t N>
+std::string_view text_of(const char (&field)[N]) {
+  return {field, strnlen(field, N)};
+}
 
 }  // namespace sigma

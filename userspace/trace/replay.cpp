@@ -9,11 +9,6 @@
 namespace sigma {
 namespace {
 
-template <size_t N>
-std::string text_of(const char (&field)[N]) {
-  return {field, strnlen(field, N)};
-}
-
 std::string find_or_empty(const std::unordered_map<uint32_t, std::string>& names, uint32_t key) {
   const auto found = names.find(key);
   return found == names.end() ? std::string() : found->second;
@@ -50,8 +45,8 @@ Replay::Replay(TraceReader& reader, OperationSink& sink)
                 .device_of_node = [this](uint32_t rdev) { return find_or_empty(devices_, rdev); },
                 .comm_of = [this](uint32_t pid) { return find_or_empty(comms_, pid); }}) {}
 
-void Replay::run() {
-  reader_.replay(*this);
+void Replay::run(unsigned threads) {
+  reader_.replay(*this, threads);
   session_.finish(reader_.last_ns());
   for (const auto& [pid, begin_ns] : paused_)
     add_gap({TraceGap::Kind::paused, begin_ns, reader_.last_ns(), pid, 0});
@@ -95,17 +90,18 @@ void Replay::on_note(std::span<const std::byte> bytes) {
   switch (as<sigma_header>(bytes).type) {
     case kNoteDevice: {
       const auto note = as<NoteDevice>(bytes);
-      if (devices_.size() < kMaxNames) devices_[note.rdev] = text_of(note.device);
+      if (devices_.size() < kMaxNames) devices_[note.rdev] = std::string(text_of(note.device));
       return;
     }
     case kNoteComm: {
       const auto note = as<NoteComm>(bytes);
-      if (comms_.size() < kMaxNames) comms_[note.of_pid] = text_of(note.comm);
+      if (comms_.size() < kMaxNames) comms_[note.of_pid] = std::string(text_of(note.comm));
       return;
     }
     case kNoteFact: {
       const auto note = as<NoteFact>(bytes);
-      if (facts_.size() < kMaxNames) facts_[note.of_pid][text_of(note.key)] = text_of(note.value);
+      if (facts_.size() < kMaxNames)
+        facts_[note.of_pid][std::string(text_of(note.key))] = std::string(text_of(note.value));
       return;
     }
     case kNoteMark:
@@ -127,6 +123,7 @@ TraceInfo Replay::info() const {
   auto& session = const_cast<Session&>(session_);  // its counters are only read
   TraceInfo info = reader_.meta().info;
   info.processes = session.processes();
+  info.facts = facts_;
   info.queue_pairs = session.queue_pairs();
   info.completion_queues = session.completion_queues();
   info.memory_regions = session.memory_regions();

@@ -43,14 +43,14 @@ class Replay final : public TraceVisitor {
   // Called with each sample of a port's counter, in order of time.
   void set_on_counter(OnCounter on_counter) { on_counter_ = std::move(on_counter); }
 
-  void run();  // once
+  void run(unsigned threads = 0);  // once; see TraceReader::replay
 
   // After run().
   TraceInfo info() const;
   const std::vector<TraceGap>& gaps() const { return gaps_; }  // by begin; at most kMaxGaps
   // What note_fact said of a process.
   using Facts = std::map<std::string, std::string>;
-  const std::unordered_map<uint32_t, Facts>& facts() const { return facts_; }
+  const std::map<uint32_t, Facts>& facts() const { return facts_; }
   const std::vector<NoteMark>& marks() const { return marks_; }  // the first kMaxMarks
   Session& session() { return session_; }
 
@@ -68,7 +68,7 @@ class Replay final : public TraceVisitor {
 
   TraceReader& reader_;
   std::unordered_map<uint32_t, std::string> devices_, comms_;
-  std::unordered_map<uint32_t, Facts> facts_;
+  std::map<uint32_t, Facts> facts_;
   std::vector<NoteMark> marks_;
   std::vector<TraceGap> gaps_;
   std::map<uint32_t, uint64_t> paused_;  // pid to the pause's begin

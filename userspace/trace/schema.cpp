@@ -295,7 +295,7 @@ constexpr auto kSchemas = std::to_array<RecordSchema>({
     {kNoteComm, "note_comm", sizeof(NoteComm), kComm},
     {kNoteFact, "note_fact", sizeof(NoteFact), kFact},
     {kNoteMark, "note_mark", sizeof(NoteMark), kMark},
-    {kNoteCounter, "note_counter", sizeof(NoteCounter), kCounter},
+    {kNoteCounter, "note_counter", sizeof(NoteCounter), kCounter, Tail::none, true},
 });
 
 constexpr bool tiles(std::span<const Field> fields, size_t begin, size_t end) {
@@ -331,6 +331,12 @@ std::span<const RecordSchema> record_schemas() {
 
 std::span<const Field> uverbs_attr_fields() {
   return kUverbsAttr;
+}
+
+std::string_view name_of(MarkReason reason) {
+  for (const ValueName& known : kMarkReasons)
+    if (known.value == reason) return known.name;
+  return "";
 }
 
 const RecordSchema* schema_of(uint16_t type) {

@@ -44,7 +44,7 @@ struct RecordSchema {
   uint16_t size;                  // of the fixed part, header included
   std::span<const Field> fields;  // from the header's end to `size`, without holes
   Tail tail = Tail::none;
-  bool data_path = false;  // of the many: kept in the stream of its CPU
+  bool data_path = false;  // of the many: kept in the stream of its CPU, and overwritten with it
 };
 
 std::span<const RecordSchema> record_schemas();

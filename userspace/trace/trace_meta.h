@@ -15,7 +15,7 @@
 
 namespace sigma {
 
-inline constexpr int kTraceFormatVersion = 1;
+inline constexpr int kTraceFormatVersion = 2;
 
 // How every meta.json of a trace begins: by this a trace of ours is known.
 inline constexpr std::string_view kTraceMetaBegin = "{\n \"format\": \"sigmatrace-trace\"";

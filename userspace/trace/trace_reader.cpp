@@ -14,6 +14,7 @@
 #include <queue>
 
 #include "base/fd.h"
+#include "trace/packet_decoder.h"
 #include "trace/trace_dir.h"
 
 namespace sigma {
@@ -21,8 +22,6 @@ namespace {
 
 constexpr off_t kMaxMetaBytes = 256 << 20;
 constexpr size_t kMaxDescriptions = 16;
-constexpr size_t kMaxDiscards = 1 << 16;
-constexpr uint32_t kMaxCpus = 8192;  // of Linux
 
 Error cannot_read(const std::string& path, int errnum) {
   Error error{fmt::format("cannot read the trace {}: {}", path, errno_text(errnum))};
@@ -50,97 +49,53 @@ Result<std::string> read_file(int folder, const char* name, const std::string& p
   return text;
 }
 
-// Why these bytes are not the beginning of a packet; nullptr: they are.
-const char* reject(std::span<const std::byte> bytes, const Uuid& uuid, PacketHead* head) {
-  if (bytes.size() < sizeof *head) return "torn";
-  std::memcpy(head, bytes.data(), sizeof *head);
-  if (head->magic != kCtfMagic) return "no packet begins here";
-  if (head->uuid != uuid) return "belongs to another trace";
-  if (head->stream_id != kStreamCpu && head->stream_id != kStreamControl) return "unknown stream";
-  const uint64_t size = head->packet_bits / 8;
-  if (head->packet_bits % 8 || head->content_bits != head->packet_bits || size < sizeof *head)
-    return "impossible size";
-  if (size > bytes.size()) return "torn";
-  if (head->timestamp_end < head->timestamp_begin) return "ends before it begins";
-  if (head->events > (size - sizeof *head) / sizeof(EventHead)) return "impossible count of events";
-  return nullptr;
-}
-
 }  // namespace
 
-// Goes through a file's events. What is wrong ends the packet.
+// Goes through a file's events.
 class TraceReader::Cursor {
  public:
-  Cursor(TraceReader& reader, const File& file) : reader_(reader), file_(file) { next(); }
+  Cursor(TraceReader& reader, PacketDecoder& decoder, size_t number)
+      : reader_(reader), decoder_(decoder), number_(number) {
+    next_packet();
+  }
 
-  bool at_end() const { return ended_; }
-  const Event& event() const { return event_; }
-  void next();
+  bool at_end() const { return packet_ == nullptr; }
+  const DecodedEvent& event() const { return packet_->events[index_]; }
+  void next() {
+    if (++index_ == packet_->events.size()) next_packet();
+  }
 
  private:
-  bool begin_packet();
+  void next_packet();
 
   TraceReader& reader_;
-  const File& file_;
-  size_t next_region_ = 0;             // in file_.sound
-  std::span<const std::byte> region_;  // what is left of the one before
-  Packet packet_{};
-  bool in_packet_ = false, ended_ = false;
-  size_t offset_ = 0;    // of the next event in the packet
-  uint64_t events_ = 0;  // taken from it
-  uint64_t last_ns_ = 0;
-  bool any_ = false;
-  Event event_;
-  std::unique_ptr<RecordBuffer> buffer_ = std::make_unique<RecordBuffer>();
+  PacketDecoder& decoder_;
+  size_t number_;  // of the file
+  std::unique_ptr<DecodedPacket> packet_;
+  size_t index_ = 0;
+  uint64_t last_ns_ = 0, next_sequence_ = 0;
 };
 
-// Heads are looked at again, rather than kept: memory must not grow with the trace.
-bool TraceReader::Cursor::begin_packet() {
+// What is wrong with a packet is told when its sound part is done.
+void TraceReader::Cursor::next_packet() {
+  const File& file = reader_.files_[number_];
   for (;;) {
-    if (region_.empty()) {
-      if (next_region_ == file_.sound.size()) return false;
-      region_ = file_.sound[next_region_++];
+    if (packet_) {
+      if (!packet_->damage.empty()) reader_.damaged(file, packet_->damaged_bytes, packet_->damage);
+      if (!packet_->events.empty()) {
+        last_ns_ = packet_->events.back().timestamp_ns;
+        next_sequence_ = packet_->events.back().sequence + 1;
+      }
     }
-    PacketHead head;
-    if (reject(region_, reader_.meta_.uuid, &head)) {
-      reader_.damaged(file_, region_.size(), "changed while it was read");
-      region_ = {};
-      continue;
-    }
-    const size_t size = head.packet_bits / 8;
-    packet_ = {region_.subspan(sizeof head, size - sizeof head), head.timestamp_begin,
-               head.timestamp_end, head.events};
-    region_ = region_.subspan(size);
-    offset_ = 0;
-    events_ = 0;
-    return true;
-  }
-}
-
-void TraceReader::Cursor::next() {
-  for (;; in_packet_ = false) {
-    if (!in_packet_ && !begin_packet()) {
-      ended_ = true;
-      return;
-    }
-    in_packet_ = true;
-    const auto rest = packet_.events.subspan(offset_);
-    if (rest.empty() && events_ == packet_.count) continue;
-    const auto event = read_event(rest, *buffer_);
-    const bool sound = event && events_ < packet_.count &&
-                       event->timestamp_ns >= packet_.begin_ns &&
-                       event->timestamp_ns <= packet_.end_ns && event->timestamp_ns >= last_ns_ &&
-                       (!any_ || event->sequence > event_.sequence);
-    if (!sound) {
-      reader_.damaged(file_, rest.size(), "a damaged packet");
-      continue;
-    }
-    event_ = *event;
-    last_ns_ = event->timestamp_ns;
-    any_ = true;
-    offset_ += event->encoded_bytes;
-    ++events_;
-    return;
+    packet_ = decoder_.take(number_, std::move(packet_));
+    index_ = 0;
+    if (!packet_) return;
+    if (packet_->events.empty()) continue;
+    const DecodedEvent& first = packet_->events.front();
+    if (first.timestamp_ns >= last_ns_ && first.sequence >= next_sequence_) return;
+    packet_->events.clear();
+    packet_->damaged_bytes = packet_->encoded_bytes;
+    packet_->damage = "a damaged packet";
   }
 }
 
@@ -155,7 +110,7 @@ Result<std::unique_ptr<TraceReader>> TraceReader::open(const std::string& path) 
                  meta.error().hint};
   reader->meta_ = *std::move(meta);
   SIGMA_CHECK(reader->open_files(path + "/ctf"));
-  for (File& file : reader->files_) reader->index_packets(file);
+  for (File& file : reader->files_) reader->index(file);
   reader->indexed_ = reader->damage_;
   return reader;
 }
@@ -187,46 +142,15 @@ Status TraceReader::open_files(const std::string& path) {
   return {};
 }
 
-void TraceReader::index_packets(File& file) {
-  std::optional<uint64_t> discarded;
-  uint64_t discarded_ns = 0;
-  size_t kept = 0;  // offset of what is sound and not yet in file.sound
-  const auto keep_until = [&](size_t offset) {
-    if (offset > kept) file.sound.push_back(file.bytes.subspan(kept, offset - kept));
-  };
-  for (auto rest = file.bytes; !rest.empty();) {
-    PacketHead head;
-    if (const char* reason = reject(rest, meta_.uuid, &head)) {
-      // On to the next beginning of a packet: magic and uuid together occur nowhere else.
-      std::byte mark[4 + sizeof(Uuid)];
-      std::memcpy(mark, &kCtfMagic, 4);
-      std::memcpy(mark + 4, meta_.uuid.data(), sizeof(Uuid));
-      const auto next = std::search(rest.begin() + 1, rest.end(), std::begin(mark), std::end(mark));
-      const auto skipped = static_cast<size_t>(next - rest.begin());
-      const std::string_view what = reason;
-      damaged(file, skipped,
-              what == "torn" && next == rest.end() ? "a torn packet at its end" : what);
-      keep_until(file.bytes.size() - rest.size());
-      rest = rest.subspan(skipped);
-      kept = file.bytes.size() - rest.size();
-      continue;
-    }
-    const size_t size = head.packet_bits / 8;
-    if (head.stream_id == kStreamCpu && head.cpu_id < kMaxCpus)
-      cpus_ = std::max(cpus_, head.cpu_id + 1);
-    if (discarded && head.events_discarded > *discarded) {
-      const uint64_t count = head.events_discarded - *discarded;
-      damage_.discarded += count;
-      if (discards_.size() < kMaxDiscards)
-        discards_.push_back({discarded_ns, head.timestamp_end, count});
-    }
-    discarded = std::max(discarded.value_or(0), head.events_discarded);
-    discarded_ns = head.timestamp_end;
-    first_ns_ = first_ns_ ? std::min(first_ns_, head.timestamp_begin) : head.timestamp_begin;
-    last_ns_ = std::max(last_ns_, head.timestamp_end);
-    rest = rest.subspan(size);
-  }
-  keep_until(file.bytes.size());
+void TraceReader::index(File& file) {
+  StreamIndex index = index_stream(file.bytes, meta_.uuid);
+  file.sound = std::move(index.sound);
+  for (const StreamIndex::Damage& damage : index.damages) damaged(file, damage.bytes, damage.what);
+  damage_.discarded += index.discarded;
+  discards_.insert(discards_.end(), index.discards.begin(), index.discards.end());
+  cpus_ = std::max(cpus_, index.cpus);
+  if (index.first_ns) first_ns_ = first_ns_ ? std::min(first_ns_, index.first_ns) : index.first_ns;
+  last_ns_ = std::max(last_ns_, index.last_ns);
 }
 
 void TraceReader::damaged(const File& file, uint64_t bytes, std::string_view what) {
@@ -241,8 +165,11 @@ uint64_t TraceReader::bytes() const {
   return sum;
 }
 
-void TraceReader::replay(TraceVisitor& visitor) {
+void TraceReader::replay(TraceVisitor& visitor, unsigned threads) {
   damage_ = indexed_;
+  std::vector<PacketSource> sources;
+  for (const File& file : files_) sources.emplace_back(file.sound, meta_.uuid);
+  PacketDecoder decoder(std::move(sources), threads);
   std::vector<std::unique_ptr<Cursor>> cursors;
   struct Head {
     uint64_t sequence;
@@ -250,8 +177,8 @@ void TraceReader::replay(TraceVisitor& visitor) {
     bool operator>(const Head& other) const { return sequence > other.sequence; }
   };
   std::priority_queue<Head, std::vector<Head>, std::greater<>> heads;
-  for (const File& file : files_) {
-    cursors.push_back(std::make_unique<Cursor>(*this, file));
+  for (size_t i = 0; i < files_.size(); ++i) {
+    cursors.push_back(std::make_unique<Cursor>(*this, decoder, i));
     if (!cursors.back()->at_end())
       heads.push({cursors.back()->event().sequence, cursors.back().get()});
   }
@@ -263,7 +190,7 @@ void TraceReader::replay(TraceVisitor& visitor) {
     // A stream's events come in runs: no need to go through the queue for each.
     const uint64_t limit = heads.empty() ? UINT64_MAX : heads.top().sequence;
     do {
-      const Event& event = cursor.event();
+      const DecodedEvent& event = cursor.event();
       if (event.sequence > expected) {
         absent += event.sequence - expected;
         visitor.on_hole(last_ns, event.timestamp_ns, event.sequence - expected);

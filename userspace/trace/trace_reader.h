@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "trace/codec.h"
 #include "trace/notes.h"
+#include "trace/stream_index.h"
 #include "trace/trace_meta.h"
 
 namespace sigma {
@@ -37,11 +37,6 @@ class TraceVisitor {
   // One record of trace/notes.h, likewise.
   virtual void on_note(std::span<const std::byte> /*note*/) {}
   virtual void on_hole(uint64_t /*begin_ns*/, uint64_t /*end_ns*/, uint64_t /*records*/) {}
-};
-
-// Records that the ring buffer had no room for, between two packets of the control stream.
-struct Discard {
-  uint64_t begin_ns, end_ns, records;
 };
 
 struct TraceDamage {
@@ -60,7 +55,8 @@ class TraceReader {
   TraceReader& operator=(const TraceReader&) = delete;
 
   const TraceMeta& meta() const { return meta_; }
-  void replay(TraceVisitor& visitor);
+  // With `threads` others decode ahead of the caller, who calls the visitor either way.
+  void replay(TraceVisitor& visitor, unsigned threads = 0);
   const TraceDamage& damage() const { return damage_; }
   const std::vector<Discard>& discards() const { return discards_; }
 
@@ -70,21 +66,16 @@ class TraceReader {
   uint64_t last_ns() const { return last_ns_; }
 
  private:
-  struct Packet {
-    std::span<const std::byte> events;
-    uint64_t begin_ns, end_ns, count;
-  };
   struct File {
     std::string name;
-    std::span<const std::byte> bytes;  // mapped
-    std::vector<std::span<const std::byte>>
-        sound;  // what lies between damaged places: whole packets
+    std::span<const std::byte> bytes;               // mapped
+    std::vector<std::span<const std::byte>> sound;  // of these, whole packets
   };
   class Cursor;
 
   TraceReader() = default;
   Status open_files(const std::string& folder);
-  void index_packets(File& file);
+  void index(File& file);
   void damaged(const File& file, uint64_t bytes, std::string_view what);
 
   TraceMeta meta_;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/private_file.h"
 #include "trace/codec.h"
@@ -197,6 +198,8 @@ void TraceWriter::write_packet(Stream& stream) {
   if (error_ || !write_whole(stream, stream.packet)) {
     lost_ += stream.events;
     written_ -= stream.events;
+  } else {
+    stream.segments[stream.current].events += stream.events;
   }
   stream.packet.clear();
   stream.events = 0;
@@ -242,12 +245,18 @@ void TraceWriter::make_room(uint64_t bytes) {
         oldest = &segment;
         oldest_is_open = open;
       }
-    if (!oldest) return;
-    if (ftruncate(oldest->fd.get(), 0) != 0 || lseek(oldest->fd.get(), 0, SEEK_SET) != 0)
-      return fail(errno);
-    total_bytes_ -= oldest->bytes;
-    oldest->bytes = 0;
+    if (!oldest || !empty(*oldest)) return;
   }
+}
+
+bool TraceWriter::empty(Segment& segment) {
+  if (ftruncate(segment.fd.get(), 0) != 0 || lseek(segment.fd.get(), 0, SEEK_SET) != 0) {
+    fail(errno);
+    return false;
+  }
+  total_bytes_ -= std::exchange(segment.bytes, 0);
+  overwritten_ += std::exchange(segment.events, 0);
+  return true;
 }
 
 // On to the stream's next segment, when this one has had its share of the bound.
@@ -267,12 +276,7 @@ void TraceWriter::roll_over(Stream& stream) {
     return;
   stream.current = (stream.current + 1) % stream.segments.size();
   Segment& next = stream.segments[stream.current];
-  if (next.bytes > 0) {
-    if (ftruncate(next.fd.get(), 0) != 0 || lseek(next.fd.get(), 0, SEEK_SET) != 0)
-      return fail(errno);
-    total_bytes_ -= next.bytes;
-    next.bytes = 0;
-  }
+  if (next.bytes > 0) empty(next);
 }
 
 template <typename Note>
@@ -281,7 +285,7 @@ void TraceWriter::add_note(Note& note, NoteType type, uint64_t time_ns) {
   note.h.type = type;
   note.h.size = sizeof note;
   note.h.pid = static_cast<uint32_t>(getpid());
-  add(control_, std::as_bytes(std::span(&note, 1)));
+  add(schema_of(type)->data_path ? cpus_[0] : control_, std::as_bytes(std::span(&note, 1)));
 }
 
 void TraceWriter::note_device(uint32_t rdev, std::string_view device) {

@@ -17,7 +17,8 @@
 //
 // With max_size_bytes (flight recorder) each stream is a ring of files, emptied from the oldest on,
 // so that the folder's files stay below it; the control plane's records are kept as long as they
-// take less than half. All files are opened by create(): none need be made or removed later.
+// take less than half. What was overwritten is counted by records_overwritten(). All files are
+// opened by create(): none need be made or removed later.
 //
 // Single-threaded.
 #pragma once
@@ -79,6 +80,7 @@ class TraceWriter {
     return written_;
   }                                                // accepted; after flush() they are in the file
   uint64_t records_lost() const { return lost_; }  // that could not be written
+  uint64_t records_overwritten() const { return overwritten_; }  // by newer ones (max_size_bytes)
   uint64_t refused() const { return refused_; }
   uint64_t bytes() const { return total_bytes_; }  // of the streams' files now
   const std::optional<Error>& error() const { return error_; }
@@ -87,7 +89,7 @@ class TraceWriter {
   struct Segment {
     Fd fd;
     std::string name;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, events = 0;
     uint64_t first_sequence = 0;
   };
   struct Stream {
@@ -114,6 +116,7 @@ class TraceWriter {
   void begin_segment(Stream& stream);
   bool write_whole(Stream& stream, std::span<const std::byte> bytes);
   void make_room(uint64_t bytes);
+  bool empty(Segment& segment);
   void roll_over(Stream& stream);
   PacketHead head_of(const Stream& stream, uint64_t begin_ns, uint64_t end_ns, size_t bytes,
                      uint64_t events) const;
@@ -130,6 +133,7 @@ class TraceWriter {
   uint64_t dropped_ = 0;
   uint64_t written_ = 0;
   uint64_t lost_ = 0;
+  uint64_t overwritten_ = 0;
   uint64_t refused_ = 0;
   uint64_t control_omitted_ = 0;
   uint64_t total_bytes_ = 0;

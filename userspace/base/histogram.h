@@ -30,7 +30,8 @@ class Histogram {
     for (size_t i = 0; i < octaves_.size(); ++i) {
       if (!other.octaves_[i]) continue;
       if (!octaves_[i]) octaves_[i] = std::make_unique<Octave>();
-      for (size_t slot = 0; slot < kSlots; ++slot) (*octaves_[i])[slot] += (*other.octaves_[i])[slot];
+      for (size_t slot = 0; slot < kSlots; ++slot)
+        (*octaves_[i])[slot] += (*other.octaves_[i])[slot];
     }
   }
 
