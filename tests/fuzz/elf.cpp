@@ -6,7 +6,7 @@
 #include <string>
 
 #include "catch.h"
-#include "mutate.h"
+#include "fuzzer.h"
 #include "resolve/library_plan.h"
 
 using namespace sigma;
@@ -50,27 +50,29 @@ TEST_CASE("damaged libraries do no harm") {
   Code ibverbs_code(*ibverbs);
   auto order = derive_ops_order(ibverbs_code);
   REQUIRE(order.ok());
-  std::mt19937 random(20240607);
+  // Libraries are too large to be kept: their windows are mutated afresh, without a corpus.
+  Fuzzer clock("elf");
+  std::mt19937& random = clock.random();
   size_t parsed = 0, probed = 0;
-  for (const char* name : {"/libibverbs.so.1", "/libmana.so.1", "/libefa.so.1"}) {
-    Bytes sample = read_file(directory + name);
-    for (int round = 0; round < 400; ++round) {
-      auto elf = ElfFile::parse(damage(sample, random), "damaged");
-      if (!elf) continue;
-      ++parsed;
-      Code code(*elf);
-      (void)derive_ops_order(code);
-      SymbolNames names = load_symbol_names(*elf, "/nonexistent");
-      for (const LibraryPlan& plan :
-           {plan_provider(code, names, &*order, {}), plan_libibverbs(code, names)})
-        for (const ResolvedFunction& function : plan.functions) {
-          ++probed;
-          if (function.site.file_offset >= elf->bytes().size()) FAIL("a site beyond the file");
-          if (!elf->executable(function.address)) FAIL("a function outside the code");
-          if (!function.return_site.return_valid) FAIL("a return probe where it would do harm");
-        }
-    }
+  std::vector<Bytes> samples;
+  for (const char* name : {"/libibverbs.so.1", "/libmana.so.1", "/libefa.so.1"})
+    samples.push_back(read_file(directory + name));
+  for (size_t round = 0; !clock.is_over(); ++round) {
+    auto elf = ElfFile::parse(damage(samples[round % samples.size()], random), "damaged");
+    if (!elf) continue;
+    ++parsed;
+    Code code(*elf);
+    (void)derive_ops_order(code);
+    SymbolNames names = load_symbol_names(*elf, "/nonexistent");
+    for (const LibraryPlan& plan :
+         {plan_provider(code, names, &*order, {}), plan_libibverbs(code, names)})
+      for (const ResolvedFunction& function : plan.functions) {
+        ++probed;
+        if (function.site.file_offset >= elf->bytes().size()) FAIL("a site beyond the file");
+        if (!elf->executable(function.address)) FAIL("a function outside the code");
+        if (!function.return_site.return_valid) FAIL("a return probe where it would do harm");
+      }
   }
-  CHECK(parsed > 500);
-  CHECK(probed > 500);
+  CHECK(parsed > 50);
+  CHECK(probed > 50);
 }

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "catch.h"
-#include "mutate.h"
+#include "fuzzer.h"
 #include "resolve/proc_maps.h"
 
 using namespace sigma;
@@ -21,12 +21,12 @@ constexpr std::string_view kSample =
 }  // namespace
 
 TEST_CASE("mutated maps files do no harm") {
-  std::mt19937 random(20241127);
   Bytes sample(kSample.size());
   std::memcpy(sample.data(), kSample.data(), kSample.size());
   size_t parsed = 0, left_out = 0;
-  for (int round = 0; round < 100'000; ++round) {
-    Bytes bytes = mutate(sample, random);
+  Fuzzer fuzzer("maps", {sample});
+  while (fuzzer.next()) {
+    const Bytes& bytes = fuzzer.bytes();
     std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     auto maps = parse_maps(text);
     for (const Mapping& mapping : maps) {
@@ -36,6 +36,6 @@ TEST_CASE("mutated maps files do no harm") {
     parsed += maps.size();
     left_out += maps.size() < 5;
   }
-  CHECK(parsed > 100'000);
-  CHECK(left_out > 10'000);
+  CHECK(parsed > 10'000);
+  CHECK(left_out > 1'000);
 }

@@ -4,17 +4,16 @@
 #include "../unit/netlink_builder.h"
 #include "attach/rdma_netlink.h"
 #include "catch.h"
-#include "mutate.h"
+#include "fuzzer.h"
 
 using namespace sigma;
 
 TEST_CASE("mutated netlink answers do no harm") {
-  std::mt19937 random(20241126);
-  const Bytes samples[] = {qp_list(), qp_list(NLA_F_NESTED)};
+  Fuzzer fuzzer("netlink", {qp_list(), qp_list(NLA_F_NESTED)});
   constexpr size_t kSmallestEntry = 12;  // RES_QP_ENTRY { RES_LQPN }
   size_t parsed = 0, malformed = 0;
-  for (int round = 0; round < 200'000; ++round) {
-    Bytes bytes = mutate(samples[round % 2], random);
+  while (fuzzer.next()) {
+    const Bytes& bytes = fuzzer.bytes();
     std::vector<RdmaDevice> devices;
     std::vector<RdmaQp> qps;
     std::vector<RdmaMr> mrs;
@@ -25,6 +24,6 @@ TEST_CASE("mutated netlink answers do no harm") {
     parsed += qps.size();
   }
   // Both happened: the mutations reach the parser's inside and its refusals.
-  CHECK(parsed > 10'000);
-  CHECK(malformed > 10'000);
+  CHECK(parsed > 1'000);
+  CHECK(malformed > 1'000);
 }

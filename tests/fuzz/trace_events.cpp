@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "catch.h"
-#include "mutate.h"
+#include "fuzzer.h"
 #include "trace/codec.h"
 
 using namespace sigma;
@@ -32,15 +32,13 @@ Bytes sample_events() {
 }  // namespace
 
 TEST_CASE("mutated events do no harm") {
-  std::mt19937 random(20261129);
-  const Bytes sample = sample_events();
+  Fuzzer fuzzer("trace_events", {sample_events()});
   auto buffer = std::make_unique<RecordBuffer>();
   size_t read = 0, refused = 0;
-  for (int round = 0; round < 200'000; ++round) {
-    const Bytes bytes = mutate(sample, random);
-    std::span<const std::byte> rest = bytes;
+  while (fuzzer.next()) {
+    std::span<const std::byte> rest = fuzzer.bytes();
     while (!rest.empty()) {
-      const auto event = read_event(rest, *buffer);
+      const auto event = read_event(rest, buffer->bytes);
       if (!event) {
         ++refused;
         break;
@@ -51,6 +49,6 @@ TEST_CASE("mutated events do no harm") {
       rest = rest.subspan(event->encoded_bytes);
     }
   }
-  CHECK(read > 1'000'000);
-  CHECK(refused > 50'000);
+  CHECK(read > 10'000);
+  CHECK(refused > 1'000);
 }
