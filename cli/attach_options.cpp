@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cli/parse.h"
+#include "trace/trace_writer.h"
 
 namespace sigma {
 namespace {
@@ -17,6 +18,8 @@ constexpr const char* kExamples = R"(EXAMPLES
       One CSV row for each operation, until the process ends or Ctrl-C.
   sudo sigmatrace attach --pid 4711 --duration 10s -o - | head
       The first rows of ten seconds.
+  sudo sigmatrace attach --pid 4711 -o trace --max-size 2G
+      A flight recorder: the newest 2 GiB, for report and export.
   sudo sigmatrace attach --pid $(pgrep -d, ib_write_bw) --budget off
       All of several processes, whatever it costs them; the summary only.
 )";
@@ -69,7 +72,24 @@ std::optional<uint64_t> parse_ring(std::string_view text) {
   return bytes && *bytes >= kMinRingBytes && *bytes <= kMaxRingBytes ? bytes : std::nullopt;
 }
 
+std::optional<uint64_t> parse_trace_size(std::string_view text) {
+  const auto bytes = parse_size(text);
+  return bytes && *bytes >= kMinTraceSize ? bytes : std::nullopt;
+}
+
+// --hang-after: a duration, or "off".
+std::optional<std::optional<uint64_t>> parse_hang(std::string_view text) {
+  if (text == "off") return std::optional<uint64_t>();
+  const auto ns = parse_duration(text);
+  if (!ns) return std::nullopt;
+  return ns;
+}
+
 }  // namespace
+
+bool writes_trace_directory(const AttachOptions& options) {
+  return !options.output.empty() && options.output != "-" && !options.output.ends_with(".csv");
+}
 
 void add_attach_options(CLI::App& parser, AttachOptions& options) {
   parser.footer(kExamples);
@@ -94,10 +114,11 @@ void add_attach_options(CLI::App& parser, AttachOptions& options) {
 
   constexpr const char* kOutput = "Output";
   parser
-      .add_option("-o", options.output,
-                  "NAME.csv: a CSV file, with NAME.csv.meta.json beside it; `-`: CSV on standard output; "
-                  "anything else: a trace directory for report and export. Replaced if it is there. "
-                  "Without it: live totals and the summary")
+      .add_option(
+          "-o", options.output,
+          "NAME.csv: a CSV file, with NAME.csv.meta.json beside it; `-`: CSV on standard output; "
+          "anything else: a trace directory for report and export. Replaced if it is there. "
+          "Without it: live totals and the summary")
       ->type_name("PATH")
       ->group(kOutput);
   add_parsed(
@@ -106,6 +127,27 @@ void add_attach_options(CLI::App& parser, AttachOptions& options) {
       "end after this time; without it at Ctrl-C, or with the last process")
       ->type_name("S")
       ->group(kOutput);
+
+  add_parsed(
+      parser, "--max-size", parse_trace_size,
+      [&options](uint64_t bytes) { options.max_size_bytes = bytes; }, "a size from 4M",
+      "flight recorder: keep the newest part of the trace directory within this size, all day "
+      "long. "
+      "It is marked at errors, hangs and SIGUSR1")
+      ->type_name("BYTES")
+      ->group(kOutput);
+  add_parsed(
+      parser, "--hang-after", parse_hang,
+      [&options](std::optional<uint64_t> ns) { options.hang_ns = ns; }, "a duration, or off",
+      "mark a trace directory when a queue pair has requests posted and none complete for this "
+      "long "
+      "(default 10s)")
+      ->type_name("S|off")
+      ->group(kOutput);
+  parser.callback([&options] {
+    if (options.max_size_bytes && !writes_trace_directory(options))
+      throw CLI::ValidationError("--max-size", "bounds a trace directory: -o DIR is missing");
+  });
 
   constexpr const char* kMethod = "How to trace";
   using Posts = AttachOptions::Posts;

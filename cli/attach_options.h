@@ -21,6 +21,8 @@ struct AttachOptions {
 
   std::string output;  // empty: the summary only; "-": standard output
   std::optional<uint64_t> duration_ns;
+  uint64_t max_size_bytes = 0;                       // of a trace directory; 0: without a bound
+  std::optional<uint64_t> hang_ns = 10'000'000'000;  // a trace is marked after this; nullopt: never
 
   enum class Posts { automatic, probe };
   enum class Completions { automatic, probe, off };
@@ -34,6 +36,9 @@ struct AttachOptions {
 
 inline constexpr uint64_t kMinRingBytes = 16 * 1024;
 inline constexpr uint64_t kMaxRingBytes = 1u << 30;
+
+// -o names neither a CSV file nor standard output.
+bool writes_trace_directory(const AttachOptions& options);
 
 // Registers the options with the subcommand's parser, which fills `options`. It must outlive the
 // parsing. Values out of range are usage errors.

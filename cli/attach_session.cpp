@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +16,7 @@
 
 #include "attach/capabilities.h"
 #include "attach/probe_table.h"
+#include "attach/process_facts.h"
 #include "attach/rdma_sysfs.h"
 #include "base/clock.h"
 #include "base/terminal.h"
@@ -24,6 +26,8 @@ namespace {
 
 constexpr uint64_t kFlushEveryNs = 250'000'000;
 constexpr uint64_t kLiveEveryNs = 1'000'000'000;
+constexpr uint64_t kLookEveryNs = 1'000'000'000;  // at hangs and ports' counters
+constexpr size_t kMaxProcessesWithFacts = 1 << 16;
 
 std::vector<std::string> own_command_line() {
   std::ifstream in("/proc/self/cmdline");
@@ -79,9 +83,10 @@ sigset_t ending_signals() {
   return set;
 }
 
-// As readable events.
+// As readable events: those that end the trace, and the one that marks it.
 Result<Fd> open_signals() {
-  const sigset_t set = ending_signals();
+  sigset_t set = ending_signals();
+  sigaddset(&set, SIGUSR1);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd) return Error{"cannot wait for signals: " + errno_text(errno)};
@@ -113,12 +118,12 @@ Result<int> AttachSession::run() {
   if (!features_) SIGMA_CHECK(check());
   SIGMA_CHECK(open_outputs());
 
-  SIGMA_ASSIGN(tracer_,
-               Tracer::start(
-                   tracer_options(), *features_,
-                   [this](std::span<const std::byte> record) { on_record(record); },
-                   [this](std::string_view line) { screen_.say(line); }));
+  SIGMA_ASSIGN(tracer_, Tracer::start(
+                            tracer_options(), *features_,
+                            [this](std::span<const std::byte> record) { on_record(record); },
+                            [this](std::string_view line) { screen_.say(line); }));
   SIGMA_CHECK(limit_capabilities(capabilities_while_tracing()));
+  if (trace_notes_) trace_notes_->start();
   if (on_attached_) SIGMA_CHECK(on_attached_());
   const Status traced = trace();
   const Status ended = finish();
@@ -155,9 +160,9 @@ Status AttachSession::open_outputs() {
   const UtcClock clock(info_.start_clock);
   summary_ = std::make_unique<SummarySink>(SummaryOptions{.clock = clock});
   std::vector<OperationSink*> sinks{summary_.get()};
-  const bool to_csv = options_.output == "-" || options_.output.ends_with(".csv");
-  if (!options_.output.empty() && !to_csv) {
+  if (writes_trace_directory(options_)) {
     SIGMA_CHECK(open_trace_directory());
+    sinks.push_back(trace_notes_.get());
   } else if (!options_.output.empty()) {
     SIGMA_ASSIGN(csv_, CsvSink::create(options_.output, {info_.node.node, clock}));
     sinks.push_back(csv_.get());
@@ -175,7 +180,13 @@ Status AttachSession::open_outputs() {
 Status AttachSession::open_trace_directory() {
   TraceMeta meta;
   meta.info = info_;
-  SIGMA_ASSIGN(trace_writer_, TraceWriter::create(options_.output, std::move(meta), {}));
+  SIGMA_ASSIGN(trace_writer_, TraceWriter::create(options_.output, std::move(meta),
+                                                  {.max_size_bytes = options_.max_size_bytes}));
+  const bool sees_completions = options_.completions != AttachOptions::Completions::off;
+  trace_notes_ = std::make_unique<TraceNotes>(
+      *trace_writer_,
+      TraceNotesOptions{.hang_ns = sees_completions ? options_.hang_ns.value_or(0) : 0,
+                        .say = [this](std::string_view line) { screen_.say(line); }});
   return {};
 }
 
@@ -196,8 +207,25 @@ SessionOptions AttachSession::session_options() {
               }};
 }
 
+// A process's environment is that of its exec; what it is asked for, before it may be gone.
+void AttachSession::note_facts(const sigma_header& header) {
+  const bool is_new = header.type == SIGMA_PROCESS || header.pid != last_pid_;
+  if (!is_new || header.pid == 0) return;
+  last_pid_ = header.pid;
+  const auto known = info_.facts.find(header.pid);
+  const bool again = header.type == SIGMA_PROCESS;
+  if ((known != info_.facts.end() && !again) || info_.facts.size() >= kMaxProcessesWithFacts)
+    return;
+  ProcessFacts facts = process_facts(static_cast<pid_t>(header.pid));
+  if (known != info_.facts.end() && (facts.empty() || facts == known->second)) return;
+  if (trace_writer_)
+    for (const auto& [key, value] : facts) trace_writer_->note_fact(header.pid, key, value);
+  info_.facts[header.pid] = std::move(facts);
+}
+
 // The session first: its questions' answers then stand before the record that raised them.
 void AttachSession::on_record(std::span<const std::byte> record) {
+  note_facts(*reinterpret_cast<const sigma_header*>(record.data()));
   session_->on_record(record);
   if (trace_writer_) trace_writer_->on_record(record);
 }
@@ -215,20 +243,36 @@ std::optional<Error> AttachSession::output_error() const {
   return std::nullopt;
 }
 
+// Whether it ends the trace.
+bool AttachSession::on_signal() {
+  signalfd_siginfo signal{};
+  if (read(signals_.get(), &signal, sizeof signal) != sizeof signal) return false;
+  if (signal.ssi_signo != SIGUSR1) return true;
+  if (trace_notes_)
+    trace_notes_->mark_by_user();
+  else
+    screen_.say("SIGUSR1 marks a trace directory (-o DIR), and this output is none");
+  return false;
+}
+
 // Until there is a reason to end; which one, info_.end_reason says.
 Status AttachSession::trace() {
   const uint64_t start_ns = monotonic_now_ns();
-  uint64_t flushed_ns = start_ns, shown_ns = start_ns;
+  uint64_t flushed_ns = start_ns, shown_ns = start_ns, looked_ns = start_ns;
   while (info_.end_reason.empty()) {
     const auto interval = tracer_->interval();
     const timespec timeout{0, static_cast<long>(interval.count())};
     pollfd waiter{signals_.get(), POLLIN, 0};
-    if (ppoll(&waiter, 1, &timeout, nullptr) > 0) info_.end_reason = "interrupted";
+    if (ppoll(&waiter, 1, &timeout, nullptr) > 0 && on_signal()) info_.end_reason = "interrupted";
     SIGMA_CHECK(tracer_->poll());
     const uint64_t now_ns = monotonic_now_ns();
     if (now_ns - flushed_ns >= kFlushEveryNs) {
       flush_outputs();
       flushed_ns = now_ns;
+    }
+    if (trace_notes_ && now_ns - looked_ns >= kLookEveryNs) {
+      trace_notes_->look(*session_, now_ns);
+      looked_ns = now_ns;
     }
     if (now_ns - shown_ns >= kLiveEveryNs) {
       screen_.live(totals(), now_ns);
@@ -256,6 +300,8 @@ Status AttachSession::finish() {
   tracer_->stop();
   session_->finish(monotonic_now_ns());
   if (csv_) csv_->finish();
+  if (trace_notes_) trace_notes_->finish();
+  if (trace_writer_) flush_outputs();
   info_.end_clock = sample_clocks();
   info_.complete = true;
   info_.processes = session_->processes();
@@ -270,6 +316,7 @@ Status AttachSession::finish() {
     info_.counters.rows_written = csv_->rows_written();
     info_.counters.rows_lost = csv_->rows_lost();
   }
+  if (trace_writer_) info_.counters.trace_overwritten = trace_writer_->records_overwritten();
   info_.remarks = tracer_->statements();
   Status written;
   if (meta_) written = meta_->write(info_);

@@ -22,6 +22,7 @@
 #include "base/result.h"
 #include "cli/attach_options.h"
 #include "cli/screen.h"
+#include "cli/trace_notes.h"
 #include "output/csv.h"
 #include "output/meta.h"
 #include "output/summary.h"
@@ -55,6 +56,8 @@ class AttachSession {
   TracerOptions tracer_options() const;
   Status open_outputs();
   Status open_trace_directory();
+  void note_facts(const sigma_header& header);
+  bool on_signal();
   SessionOptions session_options();
   void on_record(std::span<const std::byte> record);
   void flush_outputs();
@@ -72,6 +75,8 @@ class AttachSession {
   std::unique_ptr<CsvSink> csv_;
   std::optional<MetaFile> meta_;
   std::unique_ptr<TraceWriter> trace_writer_;
+  std::unique_ptr<TraceNotes> trace_notes_;
+  uint32_t last_pid_ = 0;  // whose facts are known
   std::unique_ptr<SummarySink> summary_;
   std::unique_ptr<TeeSink> tee_;
   std::unique_ptr<Session> session_;

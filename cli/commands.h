@@ -25,6 +25,7 @@ Command add_attach(CLI::App& app);
 Command add_demo(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_export(CLI::App& app);
+Command add_list(CLI::App& app);
 Command add_report(CLI::App& app);
 
 // "sigmatrace: what", and the hint on a line of its own, to standard error.

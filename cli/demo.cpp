@@ -250,6 +250,8 @@ constexpr const char* kExamples = R"(EXAMPLES
       Live totals, and the summary: who is the skewed pair, who is slow?
   sudo sigmatrace demo -o ops.csv
       One CSV row for each operation as well.
+  sudo sigmatrace demo -o trace && sigmatrace report trace
+      A trace directory, and what it says.
 )";
 
 }  // namespace
@@ -260,9 +262,11 @@ Command add_demo(CLI::App& app) {
   auto options = std::make_shared<AttachOptions>();
   parser->footer(kExamples);
   parser
-      ->add_option("-o", options->output,
-                   "CSV file, replaced if it is there, with PATH.meta.json beside it; `-` is "
-                   "standard output. Without it: the summary only")
+      ->add_option(
+          "-o", options->output,
+          "NAME.csv: a CSV file, with NAME.csv.meta.json beside it; `-`: CSV on standard output; "
+          "anything else: a trace directory for report and export. Replaced if it is there. "
+          "Without it: the summary only")
       ->type_name("PATH");
   return {parser, [options] { return run_demo(*options); }};
 }

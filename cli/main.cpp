@@ -14,7 +14,7 @@ namespace {
 
 // In the order of the help.
 constexpr std::array kCommands = {sigma::add_attach, sigma::add_report, sigma::add_export,
-                                  sigma::add_demo, sigma::add_doctor};
+                                  sigma::add_list,   sigma::add_demo,   sigma::add_doctor};
 
 constexpr int kUsage = 2;
 

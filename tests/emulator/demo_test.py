@@ -6,6 +6,7 @@ Each case is a function below, and a CTest test of its own; it fails by an asser
 like the demo."""
 import collections
 import csv
+import json
 import os
 import re
 import select
@@ -148,6 +149,90 @@ def case_slow_peer(build, folder):
             quickest[row["peer"]].append(int(row["latency_ns"]))
     slow = {peer for peer, latencies in quickest.items() if min(latencies) >= SLOW_NS}
     assert slow == {"::ffff:10.0.0.4"}, {peer: min(latencies) for peer, latencies in quickest.items()}
+
+
+def trace_of_demo(build, folder):
+    path = os.path.join(folder, "trace")
+    run_whole(build, "-o", path)
+    return path
+
+
+def output_of(*command, **more):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+                          check=False, **more)
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout
+
+
+def case_report(build, folder):
+    """The verdict names the skewed pair and the slow peer, and nobody else."""
+    found = json.loads(output_of(program(build), "report", trace_of_demo(build, folder), "--json"))
+    verdict = found["verdict"]
+    subjects = {(finding["kind"], finding["subject"]) for finding in verdict}
+    assert ("skew", "::ffff:10.0.0.2") in subjects, verdict
+    assert ("straggler", "::ffff:10.0.0.4") in subjects, verdict
+    stragglers = {subject for kind, subject in subjects if kind == "straggler"}
+    assert stragglers == {"::ffff:10.0.0.4"}, verdict
+    [skew] = [finding for finding in verdict if finding["kind"] == "skew"]
+    assert skew["ratio"] > 1.5, skew
+    assert found["totals"]["operations"] >= 1000 and found["totals"]["processes"] == RANKS, found["totals"]
+    assert found["memory"]["registrations"] >= RANKS, found["memory"]
+    moved = {counter["counter"] for counter in found["port_counters"]}
+    assert "port_xmit_data" in moved, moved
+
+
+def case_trace_and_csv_agree(build, folder):
+    """What export makes of the trace has the columns and the rows that -o ops.csv has."""
+    exported = list(csv.DictReader(output_of(program(build), "export", trace_of_demo(build, folder), "--format",
+                                             "csv").splitlines()))
+    path = os.path.join(folder, "ops.csv")
+    run_whole(build, "-o", path)
+    live = read_rows(path)
+    assert exported[0].keys() == live[0].keys()
+
+    def told(rows):
+        return collections.Counter((r["device"], r["peer"], r["opcode"], r["bytes"], r["status"]) for r in rows)
+    assert told(exported) == told(live)
+
+
+def case_babeltrace2(build, folder):
+    path = trace_of_demo(build, folder)
+    with open(os.path.join(path, "meta.json"), encoding="utf-8") as file:
+        records = json.load(file)["records"]
+    events = [line for line in output_of("babeltrace2", path).splitlines() if line]
+    assert len(events) == records, (len(events), records)
+
+
+def case_list(build, folder):
+    """The job's processes with their devices and queue pairs, from outside, while it stands still."""
+    with Demo(build, "-o", os.path.join(folder, "ops.csv")) as demo:
+        demo.says("^attached: ")
+        directory = demo.directory()
+        ranks = [pid for pid, words in jobs(build).items() if not re.search(r"python|/bin/sh", words)]
+        assert len(ranks) == RANKS, jobs(build)
+        for pid in ranks:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            found = json.loads(output_of(program(build), "list", "--json",
+                                         env={**os.environ, "SIGMATRACE_SYSFS": os.path.join(directory, "sys")}))
+            text = output_of(program(build), "list", "--qps",
+                             env={**os.environ, "SIGMATRACE_SYSFS": os.path.join(directory, "sys")})
+        finally:
+            for pid in ranks:
+                os.kill(pid, signal.SIGCONT)
+        status, said = demo.end()
+        assert status == 0, said
+    processes = {process["pid"]: process for process in found["processes"]}
+    assert set(ranks) <= set(processes), (ranks, found)
+    for pid in ranks:
+        process = processes[pid]
+        assert process["command"] == "alltoall" and process["user"] == "root", process
+        assert len(process["devices"]) == 1 and process["devices"][0].startswith("mlx5_"), process
+        kinds = {(qp["device"], qp["qp_type"], qp["driven_by"]) for qp in process["qps"]}
+        assert kinds == {(process["devices"][0], "rc", "verbs")} and len(process["qps"]) == RANKS - 1, process
+        assert process["memory_regions"] >= 1 and process["memory_region_bytes"] > 0, process
+        assert re.search(rf"^ *{pid} .*alltoall", text, re.M), text
+    assert sorted(processes[pid]["devices"][0] for pid in ranks) == [f"mlx5_{i}" for i in range(RANKS)]
 
 
 def case_summary_only(build, folder):

@@ -9,7 +9,7 @@
 #include "decode/completion_ring.h"
 #include "decode/prm.h"
 #include "decode/send_ring.h"
-#include "mutate.h"
+#include "fuzzer.h"
 
 using namespace sigma;
 
@@ -82,13 +82,14 @@ struct Pieces {
 }  // namespace
 
 TEST_CASE("mutated send rings do no harm") {
-  std::mt19937 random(20241201);
+  Fuzzer fuzzer("mlx5_send_ring");
+  std::mt19937& random = fuzzer.random();
   constexpr uint64_t kFirst = 65'530;
   uint64_t end = 0;
   const Bytes sample = send_ring(kFirst, end);
   const SendRing ring{kQpNum, 64};
   size_t whole = 0, broken = 0, malformed = 0;
-  for (int round = 0; round < 100'000; ++round) {
+  for (int round = 0; round < 10'000 || !fuzzer.is_over(); ++round) {
     const Bytes bytes = mutate(sample, random);
     const Pieces pieces(bytes, random() % (bytes.size() + 1));
     const RingBytes slots = pieces.view();
@@ -118,13 +119,14 @@ TEST_CASE("mutated send rings do no harm") {
 }
 
 TEST_CASE("mutated completion rings do no harm") {
-  std::mt19937 random(20241202);
+  Fuzzer fuzzer("mlx5_completion_ring");
+  std::mt19937& random = fuzzer.random();
   const CqLayout layouts[] = {CqLayout::plain, CqLayout::compressed_basic,
                               CqLayout::compressed_enhanced};
   Bytes samples[3];
   for (size_t i = 0; i < 3; ++i) samples[i] = completion_ring(layouts[i]);
   size_t completions = 0, lost_entries = 0;
-  for (int round = 0; round < 100'000; ++round) {
+  for (int round = 0; round < 10'000 || !fuzzer.is_over(); ++round) {
     const size_t kind = static_cast<size_t>(round) % 3;
     const uint32_t entry_bytes = random() % 8 == 0 ? 128 : 64;
     const CompletionRing ring{entry_bytes == 128 ? 16u : 32u, entry_bytes, layouts[kind]};
@@ -163,12 +165,13 @@ TEST_CASE("mutated completion rings do no harm") {
 }
 
 TEST_CASE("mutated DevX commands do no harm") {
-  std::mt19937 random(20241203);
+  Fuzzer fuzzer("devx");
+  std::mt19937& random = fuzzer.random();
   const uint16_t opcodes[] = {0x400, 0x500, 0x502, 0x503, 0x504, 0x507, 0x50a, 0x710, 0x90c, 0x100};
   Bytes answer(16);
   answer[11] = std::byte{0x42};
   size_t facts_seen = 0, none = 0;
-  for (int round = 0; round < 200'000; ++round) {
+  for (int round = 0; round < 10'000 || !fuzzer.is_over(); ++round) {
     Bytes sample(0x120, static_cast<std::byte>(random()));
     const uint16_t opcode = opcodes[random() % std::size(opcodes)];
     sample[0] = static_cast<std::byte>(opcode >> 8);

@@ -56,10 +56,10 @@ def case_version():
 def case_help():
     status, output, errors = run("--help")
     assert (status, errors) == (0, ""), (status, errors)
-    for word in ("attach", "report", "export", "demo", "doctor", "EXAMPLES", "sudo sigmatrace attach --pid"):
+    for word in ("attach", "report", "export", "list", "demo", "doctor", "EXAMPLES", "sudo sigmatrace attach --pid"):
         assert word in output, word
     # nothing is offered that does not exist
-    for word in ("merge", "metrics", "list"):
+    for word in ("merge", "metrics"):
         assert word not in output, word
 
 
