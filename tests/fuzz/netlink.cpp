@@ -24,6 +24,6 @@ TEST_CASE("mutated netlink answers do no harm") {
     parsed += qps.size();
   }
   // Both happened: the mutations reach the parser's inside and its refusals.
-  CHECK(parsed > 1'000);
-  CHECK(malformed > 1'000);
+  CHECK(parsed > 50);
+  CHECK(malformed > 50);
 }

