@@ -120,9 +120,11 @@ def draw(trace, begin, width):
                 out.append(f'<polygon points="{" ".join(points)}" fill="#9fc5a8" stroke="#5d9a6b" stroke-width=".5"/>')
                 y += LINE
             y += GAP
+    shown = {s[2] for lane in trace.slices.values() for s in lane}
+    used = {what: colour for what, colour in COLOURS.items() if what in shown and what != "recv"}
     legend = "".join(f'<rect x="{LEFT + 130 * i}" y="6" width="10" height="10" fill="{colour}"/>'
                      f'<text x="{LEFT + 14 + 130 * i}" y="15" font-size="10" fill="#333">{what}</text>'
-                     for i, (what, colour) in enumerate(COLOURS.items()) if what != "recv")
+                     for i, (what, colour) in enumerate(used.items()))
     scale = f'<text x="{LEFT + WIDTH}" y="15" font-size="10" text-anchor="end" fill="#777">{width / 1e6:.0f} ms</text>'
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 8}" height="{y + 6}" '
             f'font-family="sans-serif"><rect width="100%" height="100%" fill="#fff"/>{legend}{scale}'
