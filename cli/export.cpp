@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "base/clock.h"
 #include "cli/commands.h"
@@ -25,6 +26,11 @@ struct ExportOptions {
   std::string table = "ops";
 };
 
+// One thread that decodes packets ahead of the one that matches and writes.
+unsigned decoders() {
+  return std::thread::hardware_concurrency() > 1 ? 1 : 0;
+}
+
 class NoSink final : public OperationSink {
   void on_operation(const Operation&) override {}
 };
@@ -39,7 +45,7 @@ Status export_ops(TraceReader& reader, const std::string& output) {
     side_file = std::move(meta);
   }
   Replay replay(reader, *sink);
-  replay.run();
+  replay.run(decoders());
   sink->finish();
   TraceInfo info = replay.info();
   info.counters.rows_written = sink->rows_written();
@@ -60,7 +66,7 @@ Status export_table(TraceReader& reader, const ExportOptions& options) {
     write_counters_header(file);
     replay.set_on_counter([&](const NoteCounter& sample) { write_counter(file, context, sample); });
   }
-  replay.run();
+  replay.run(decoders());
   const TraceInfo info = replay.info();
   if (options.table == "qps") write_qps(file, context, info.queue_pairs);
   if (options.table == "mrs") write_mrs(file, context, info.memory_regions);
@@ -118,7 +124,7 @@ Status export_perfetto(TraceReader& reader, const std::string& output) {
     sink->on_counter(sample.h.time_ns, text_of(sample.device), sample.port, text_of(sample.counter),
                      sample.value);
   });
-  replay.run();
+  replay.run(decoders());
   uint64_t dropped = 0;
   for (const TraceGap& gap : replay.gaps()) {
     sink->on_gap(gap.begin_ns, gap.end_ns, to_string(gap.kind), gap.records);

@@ -35,8 +35,7 @@ class ReportJob {
   static constexpr uint64_t kStart = 2'000'000'000;
 
   explicit ReportJob(uint32_t seed) : random_(seed) {
-    set_up();
-    uint64_t now = kStart + 1'000'000;
+    uint64_t now = set_up() + 1'000'000;
     for (uint32_t round = 0; round < kRounds; ++round) now = add_round(now);
     fail_one(now);
     leave_pending(now);
@@ -45,7 +44,7 @@ class ReportJob {
 
   static uint32_t pid_of(uint32_t rank) { return 100 + rank; }
   static uint32_t qp_of(uint32_t rank, uint32_t peer) { return 500 + rank * 16 + peer; }
-  static std::string device_of(uint32_t rank) { return "mlx5_" + std::to_string(rank % 2); }
+  static std::string device_of(uint32_t rank) { return "mlx5_" + std::to_string(rank); }
   static std::string address_of(uint32_t rank) {
     return "::ffff:10.0.0." + std::to_string(rank + 1);
   }
@@ -105,7 +104,8 @@ class ReportJob {
   }
   uint64_t between(uint64_t low, uint64_t high) { return low + random_() % (high - low + 1); }
 
-  void set_up() {
+  // Returns when all is connected.
+  uint64_t set_up() {
     uint64_t now = kStart;
     const auto uverbs = [&](UverbsRecord record, uint32_t rank, uint64_t took_ns = 100) {
       now += took_ns + 100;
@@ -159,6 +159,7 @@ class ReportJob {
         uverbs(UverbsRecord::write(IB_USER_VERBS_CMD_MODIFY_QP, core), rank);
       }
     }
+    return now;
   }
 
   // Posts and completes one request; `complete_ns` absent: never.

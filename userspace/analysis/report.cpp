@@ -126,7 +126,10 @@ void add_groups(Report& report, const Rows& rows, const Names& names) {
 }
 
 struct Flows {
-  std::map<std::pair<std::string, std::string>, Matrix::Flow> flows;
+  struct Flow : Matrix::Flow {
+    uint64_t read_bytes = 0, reads = 0;  // of these
+  };
+  std::map<std::pair<std::string, std::string>, Flow> flows;
 
   // Reads bring data from the peer.
   void add(const Row& row, const std::string& here, const std::string& there) {
@@ -141,22 +144,26 @@ struct Flows {
         flow.to = inward ? here : there;
         flow.bytes += cell->tally.bytes;
         flow.operations += cell->tally.operations;
+        if (inward) {
+          flow.read_bytes += cell->tally.bytes;
+          flow.reads += cell->tally.operations;
+        }
       }
     }
   }
 };
 
-void add_matrix(Report& report, std::string_view name, Flows&& flows) {
+void add_matrix(Report& report, std::string_view name, const Flows& flows) {
   if (flows.flows.empty()) return;
   Matrix matrix{name, {}, std::nullopt};
   std::vector<double> off_diagonal;
   std::vector<size_t> at;
-  for (auto& [ends, flow] : flows.flows) {
+  for (const auto& [ends, flow] : flows.flows) {
     if (flow.from != flow.to && flow.bytes > 0) {
       off_diagonal.push_back(static_cast<double>(flow.bytes));
       at.push_back(matrix.flows.size());
     }
-    matrix.flows.push_back(std::move(flow));
+    matrix.flows.push_back(flow);
   }
   if (auto skew = skew_of(off_diagonal)) {
     skew->largest = at[skew->largest];
@@ -166,40 +173,64 @@ void add_matrix(Report& report, std::string_view name, Flows&& flows) {
   report.matrices.push_back(std::move(matrix));
 }
 
-void add_matrices(Report& report, const Rows& rows, const Names& names,
-                  const ReportContext& context) {
+// What is written or sent is compared with its like, and so are reads: a trace of one side has all
+// of what this side asked for, so the two are no halves of one pattern. Whether it found something.
+bool judge_skew(Report& report, const Flows& flows) {
+  for (const bool reads : {false, true}) {
+    std::vector<double> values;
+    std::vector<const Flows::Flow*> at;
+    const auto bytes_of = [&](const Flows::Flow& flow) {
+      return reads ? flow.read_bytes : flow.bytes - flow.read_bytes;
+    };
+    for (const auto& [ends, flow] : flows.flows)
+      if (flow.from != flow.to && bytes_of(flow) > 0) {
+        values.push_back(static_cast<double>(bytes_of(flow)));
+        at.push_back(&flow);
+      }
+    const auto skew = skew_of(values);
+    if (!skew || skew->max_to_min < kSkewFinding) continue;
+    const Flows::Flow& largest = *at[skew->largest];
+    const Flows::Flow& smallest = *at[skew->smallest];
+    // What is nearly idle is no smaller half.
+    if ((reads ? smallest.reads : smallest.operations - smallest.reads) < kMinOperations) continue;
+    report.verdict.push_back(
+        {FindingKind::skew,
+         fmt::format("{} skewed {:.2f}x (max/min; max/mean {:.2f}): {} -> {} carries {}, "
+                     "{} -> {} only {}",
+                     reads ? "reads are" : "traffic is", skew->max_to_min, skew->max_to_mean,
+                     largest.from, largest.to, human_bytes(bytes_of(largest)), smallest.from,
+                     smallest.to, human_bytes(bytes_of(smallest))),
+         reads ? largest.from : largest.to, skew->max_to_min});
+    return true;
+  }
+  return false;
+}
+
+struct Matrices {
   Flows nodes, ranks, nics;
+};
+
+Matrices add_matrices(Report& report, const Rows& rows, const Names& names,
+                      const ReportContext& context) {
+  Matrices flows;
   for (const auto& row : rows.rows()) {
-    nodes.add(*row, names.node(*row), names.peer_node(*row));
-    nics.add(*row, names.port(*row), names.peer(*row));
+    flows.nodes.add(*row, names.node(*row), names.peer_node(*row));
+    flows.nics.add(*row, names.port(*row), names.peer(*row));
     const auto rank = names.rank_of(*row);
     const Host* host = context.hosts.find(row->peer);
     if (rank && host && host->rank)
-      ranks.add(*row, fmt::format("{}", *rank), fmt::format("{}", *host->rank));
+      flows.ranks.add(*row, fmt::format("{}", *rank), fmt::format("{}", *host->rank));
   }
-  add_matrix(report, "node", std::move(nodes));
-  add_matrix(report, "rank", std::move(ranks));
-  add_matrix(report, "nic", std::move(nics));
+  add_matrix(report, "node", flows.nodes);
+  add_matrix(report, "rank", flows.ranks);
+  add_matrix(report, "nic", flows.nics);
+  return flows;
 }
 
-// Of the flows, only those of one kind of traffic are compared: what is nearly idle is no smaller
-// half.
-void judge_skew(Report& report) {
-  for (const Matrix& matrix : report.matrices) {
-    if (!matrix.skew || matrix.skew->max_to_min < kSkewFinding) continue;
-    const auto& largest = matrix.flows[matrix.skew->largest];
-    const auto& smallest = matrix.flows[matrix.skew->smallest];
-    if (smallest.operations < kMinOperations) continue;
-    report.verdict.push_back(
-        {FindingKind::skew,
-         fmt::format("traffic is skewed {:.2f}x (max/min; max/mean {:.2f}): {} -> {} carries {}, "
-                     "{} -> {} only {}",
-                     matrix.skew->max_to_min, matrix.skew->max_to_mean, largest.from, largest.to,
-                     human_bytes(largest.bytes), smallest.from, smallest.to,
-                     human_bytes(smallest.bytes)),
-         largest.to, matrix.skew->max_to_min});
-    return;  // the other matrices show the same bytes
-  }
+// The matrices show the same bytes: the first one that tells something does.
+void judge_skew(Report& report, const Matrices& flows) {
+  (void)(judge_skew(report, flows.nodes) || judge_skew(report, flows.ranks) ||
+         judge_skew(report, flows.nics));
 }
 
 // ---- stragglers ---------------------------------------------------------------------------------
@@ -539,11 +570,11 @@ Report make_report(const Rows& rows, const ReportContext& context) {
   report.coverage = context.coverage;
   report.duration_ns = context.duration_ns;
   add_groups(report, rows, names);
-  add_matrices(report, rows, names, context);
+  const Matrices matrices = add_matrices(report, rows, names, context);
   add_errors(report, rows, names);
   add_pending(report, rows, names, context);
   find_stragglers(report, rows, names);
-  judge_skew(report);
+  judge_skew(report, matrices);
   add_rails(report, rows, names);
   find_barriers(report, rows, names);
   report.config = compare_config(rows.nodes(), context.queue_pairs);

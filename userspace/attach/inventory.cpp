@@ -261,7 +261,8 @@ Inventory take_inventory() {
         fmt::format("{} more have libibverbs loaded and no device open", idle));
   if (unreadable)
     inventory.notes.push_back(
-        fmt::format("{} processes may not be read: run as root to see them", unreadable));
+        fmt::format("{} processes could not be read{}", unreadable,
+                    geteuid() == 0 ? "" : ": run as root to see them"));
   return inventory;
 }
 
