@@ -219,6 +219,16 @@ def devx_queues(run):
     require_equal("signaled", run.processes[0]["signaled"], sum(posted.values()))
 
 
+def cq_wallclock(count):
+    """The program checks the stamps; here, that they were of the other format."""
+    def judge(run):
+        expect_process(run.processes[0], {"RDMA_WRITE": count}, 0, 64)
+        real_time = {(r.device, r.cqn) for r in oracle.records(run.directory, {"cq"}) if r.real_time}
+        stamped = sum((r.device, r.cqn) in real_time for r in oracle.records(run.directory, {"cqe"}))
+        require_equal("CQEs with real-time stamps", stamped, count)
+    return judge
+
+
 def churn(rounds, writes, numbers=None):
     def judge(run):
         (process,) = run.processes
@@ -351,6 +361,7 @@ TESTS = {
     "threads_shared_qps": single("{workloads}/verbs_threads mlx5_0 4 4 500 2 shared", threads),
     "churn": single("{workloads}/verbs_churn mlx5_0 2000 3", churn(2000, 3)),
     "churn_same_numbers": single("{workloads}/verbs_churn mlx5_0 500 3", churn(500, 3, numbers=2), "--env", "SIGMA_CONNECTX_REUSE_QPN=1"),
+    "cq_wallclock": single("{workloads}/cq_wallclock mlx5_0 300", cq_wallclock(300)),
     "devx_queues": single("{workloads}/devx_queues mlx5_0 200", devx_queues),
     "devx_queues_collapsed": single("{workloads}/devx_queues mlx5_0 200 collapsed", devx_queues),
     "alltoall": single("{workloads}/alltoall {directory} 4 30 4096", alltoall(4, 30, 4096)),

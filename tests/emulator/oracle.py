@@ -33,7 +33,7 @@ LAYOUTS = {
     4: ("qp", "<IIBBBBIIIIIIIQQQII16s",
         "qpn life event qp_type state devx send_cqn receive_cqn srqn peer_qpn peer_device peer_lid reserved send_ring "
         "receive_ring doorbell send_blocks receive_entries peer_gid"),
-    5: ("cq", "<IBBBBIIQQ", "cqn event devx collapsed reserved entries cqe_bytes ring doorbell"),
+    5: ("cq", "<IBBBBIIQQ", "cqn event devx collapsed real_time entries cqe_bytes ring doorbell"),
     6: ("mr", "<IIQQQB7x", "key access address length iova event"),
     7: ("wire", "<IIIIII", "qpn life event psn detail reserved"),
 }

@@ -105,7 +105,7 @@ struct OracleCq {
   uint32_t cqn;
   uint8_t
       event;  // 0 created, 2 destroyed, 3 overrun, 4 resized (a RESIZE_CQ entry took a position)
-  uint8_t devx, collapsed, reserved;
+  uint8_t devx, collapsed, real_time;  // real_time: stamps are UTC, seconds << 32 | nanoseconds
   uint32_t entries, cqe_bytes;
   uint64_t ring, doorbell;
 };

@@ -196,6 +196,7 @@ int create_cq(Command& command) {
   record.cqn = cq.cqn;
   record.entries = cq.entries;
   record.cqe_bytes = cq.cqe_bytes;
+  record.real_time = cq.real_time;
   record.ring = driver.buf_addr;
   record.doorbell = driver.db_addr;
   oracle_log(OracleType::cq, record);
