@@ -204,13 +204,24 @@ def case_babeltrace2(build, folder):
     assert len(events) == records, (len(events), records)
 
 
+def parent_of(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
 def case_list(build, folder):
     """The job's processes with their devices and queue pairs, from outside, while it stands still."""
-    with Demo(build, "-o", os.path.join(folder, "ops.csv")) as demo:
+    path = os.path.join(folder, "ops.csv")
+    with Demo(build, "-o", path) as demo:
         demo.says("^attached: ")
         directory = demo.directory()
-        ranks = [pid for pid, words in jobs(build).items() if not re.search(r"python|/bin/sh", words)]
-        assert len(ranks) == RANKS, jobs(build)
+        deadline = time.monotonic() + LIMIT_S
+        while len(read_rows(path)) == 0:  # then all is set up
+            assert time.monotonic() < deadline, demo.text
+            time.sleep(0.01)
+        found = jobs(build)
+        ranks = [pid for pid in found if parent_of(pid) in found and not re.search(r"python|/bin/sh", found[parent_of(pid)])]
+        assert len(ranks) == RANKS, found
         for pid in ranks:
             os.kill(pid, signal.SIGSTOP)
         try:
