@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Wrappers of the CUDA driver API: the real call first (before a free: last), its result unchanged;
+// then what it means for memory. A call from within one of ours, or of the driver itself, is passed
+// on.
+#include "gpu_interpose/guard.h"
+#include "gpu_interpose/hooks.h"
+#include "gpu_interpose/memory.h"
+#include "gpu_interpose/queues.h"
+#include "gpu_interpose/wrappers.h"
+
+namespace {
+
+using namespace sigma::gpu;
+
+uint64_t number(const void* pointer) {
+  return reinterpret_cast<uint64_t>(pointer);
+}
+
+// Calls the real function; without one, the driver is not there.
+template <typename F, typename... Arguments>
+CUresult call(F function, Arguments... arguments) {
+  return function ? function(arguments...) : CUresult{cuda::kNotInitialized};
+}
+
+void allocated(const Guard& guard, CUresult result, uint64_t begin, uint64_t bytes,
+               sigma_gpu_memory memory) {
+  if (result == cuda::kSuccess && guard.outermost()) add_range({begin, bytes, memory});
+}
+
+// Before the free: the last look at queues there.
+void freeing(const Guard& guard, uint64_t begin) {
+  Range range;
+  if (begin == 0 || !guard.outermost() || !remove_range(begin, range)) return;
+  before_memory_end(range.begin, range.bytes);
+}
+
+template <typename F>
+CUresult allocate(F real, CUdeviceptr* address, size_t bytes, auto... rest) {
+  const Guard guard;
+  const CUresult result = call(real, address, bytes, rest...);
+  if (address) allocated(guard, result, *address, bytes, SIGMA_GPU_MEMORY_DEVICE);
+  return result;
+}
+
+template <typename F>
+CUresult release(F real, uint64_t begin, auto... arguments) {
+  const Guard guard;
+  freeing(guard, begin);
+  return call(real, arguments...);
+}
+
+}  // namespace
+
+CUresult cuGetProcAddress(const char* symbol, void** function, int version, uint64_t flags) {
+  const Guard guard;
+  const CUresult result = call(SIGMA_REAL(cuGetProcAddress), symbol, function, version, flags);
+  if (result == cuda::kSuccess && symbol && function && *function && guard.outermost())
+    *function = answer_proc_address(symbol, version, flags, *function);
+  return result;
+}
+
+CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t flags,
+                             CUdriverProcAddressQueryResult* status) {
+  const Guard guard;
+  const CUresult result =
+      call(SIGMA_REAL(cuGetProcAddress_v2), symbol, function, version, flags, status);
+  if (result == cuda::kSuccess && symbol && function && *function && guard.outermost())
+    *function = answer_proc_address(symbol, version, flags, *function);
+  return result;
+}
+
+// ---- device memory ------------------------------------------------------------------------------
+
+CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  return allocate(SIGMA_REAL(cuMemAlloc_v2), address, bytes);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
+                            unsigned element_bytes) {
+  const Guard guard;
+  const CUresult result =
+      call(SIGMA_REAL(cuMemAllocPitch_v2), address, pitch, width, height, element_bytes);
+  if (address && pitch)
+    allocated(guard, result, *address, *pitch * height, SIGMA_GPU_MEMORY_DEVICE);
+  return result;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned flags) {
+  const Guard guard;
+  const CUresult result = call(SIGMA_REAL(cuMemAllocManaged), address, bytes, flags);
+  if (address) allocated(guard, result, *address, bytes, SIGMA_GPU_MEMORY_MANAGED);
+  return result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return allocate(SIGMA_REAL(cuMemAllocAsync), address, bytes, stream);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return allocate(SIGMA_REAL(cuMemAllocAsync_ptsz), address, bytes, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
+                                 CUstream stream) {
+  return allocate(SIGMA_REAL(cuMemAllocFromPoolAsync), address, bytes, pool, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
+                                      CUstream stream) {
+  return allocate(SIGMA_REAL(cuMemAllocFromPoolAsync_ptsz), address, bytes, pool, stream);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address) {
+  return release(SIGMA_REAL(cuMemFree_v2), address, address);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  return release(SIGMA_REAL(cuMemFreeAsync), address, address, stream);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
+  return release(SIGMA_REAL(cuMemFreeAsync_ptsz), address, address, stream);
+}
+
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  const Guard guard;
+  const CUresult result = call(SIGMA_REAL(cuMemMap), address, bytes, offset, handle, flags);
+  allocated(guard, result, address, bytes, SIGMA_GPU_MEMORY_DEVICE);
+  return result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  const Guard guard;
+  // One call may take away several mappings.
+  Range range;
+  for (uint64_t at = address; guard.outermost() && at < address + bytes && find_range(at, range);
+       at = range.begin + range.bytes)
+    freeing(guard, range.begin);
+  return call(SIGMA_REAL(cuMemUnmap), address, bytes);
+}
+
+// ---- host memory --------------------------------------------------------------------------------
+
+CUresult cuMemAllocHost_v2(void** address, size_t bytes) {
+  const Guard guard;
+  const CUresult result = call(SIGMA_REAL(cuMemAllocHost_v2), address, bytes);
+  if (address) allocated(guard, result, number(*address), bytes, SIGMA_GPU_MEMORY_REGISTERED);
+  return result;
+}
+
+CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned flags) {
+  const Guard guard;
+  const CUresult result = call(SIGMA_REAL(cuMemHostAlloc), address, bytes, flags);
+  if (address) allocated(guard, result, number(*address), bytes, SIGMA_GPU_MEMORY_REGISTERED);
+  return result;
+}
+
+CUresult cuMemFreeHost(void* address) {
+  return release(SIGMA_REAL(cuMemFreeHost), number(address), address);
+}
+
+CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags) {
+  const Guard guard;
+  const CUresult result = call(SIGMA_REAL(cuMemHostRegister_v2), address, bytes, flags);
+  if (result != cuda::kSuccess || !guard.outermost()) return result;
+  add_range({number(address), bytes, SIGMA_GPU_MEMORY_REGISTERED});
+  on_host_registered(number(address), bytes, flags & cuda::kHostRegisterIoMemory);
+  return result;
+}
+
+// The memory stays, and so do queues in it: no last look.
+CUresult cuMemHostUnregister(void* address) {
+  const Guard guard;
+  const CUresult result = call(SIGMA_REAL(cuMemHostUnregister), address);
+  Range range;
+  if (result == cuda::kSuccess && guard.outermost()) remove_range(number(address), range);
+  return result;
+}
+
+// ---- memory for a NIC ---------------------------------------------------------------------------
+
+CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes,
+                                       CUmemRangeHandleType type, unsigned long long flags) {
+  const Guard guard;
+  const CUresult result =
+      call(SIGMA_REAL(cuMemGetHandleForAddressRange), handle, address, bytes, type, flags);
+  if (result == cuda::kSuccess && handle && type == cuda::kRangeDmaBuf && guard.outermost())
+    on_dmabuf(*static_cast<int*>(handle), address, bytes);
+  return result;
+}

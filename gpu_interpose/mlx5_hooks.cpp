@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Wrappers of libmlx5's DevX functions: by these every mlx5 stack makes its GPU-resident queues. In
+// a process without the CUDA driver they only pass on.
+#include <errno.h>
+
+#include "gpu_interpose/guard.h"
+#include "gpu_interpose/hooks.h"
+#include "gpu_interpose/ioctl_hook.h"
+#include "gpu_interpose/queues.h"
+#include "gpu_interpose/wrappers.h"
+
+namespace {
+
+using namespace sigma::gpu;
+
+// Without a real function: what it would say where the device lacks DevX.
+template <typename T>
+T* unsupported() {
+  errno = EOPNOTSUPP;
+  return nullptr;
+}
+
+Caller caller_of(ibv_context* context, const void* object, const void* from) {
+  return {context ? context->cmd_fd : -1, context, object, last_devx_handle(), from};
+}
+
+std::span<const std::byte> bytes_of(const void* data, size_t size) {
+  return {static_cast<const std::byte*>(data), data ? size : 0};
+}
+
+bool watched(const Guard& guard) {
+  return guard.outermost() && cuda_is_loaded();
+}
+
+// The job's errno is what the real call left.
+class KeepErrno {
+ public:
+  ~KeepErrno() { errno = value_; }
+
+ private:
+  int value_ = errno;
+};
+
+}  // namespace
+
+mlx5dv_devx_umem* mlx5dv_devx_umem_reg(ibv_context* context, void* address, size_t bytes,
+                                       uint32_t access) {
+  const Guard guard;
+  const auto real = SIGMA_REAL(mlx5dv_devx_umem_reg);
+  if (!real) return unsupported<mlx5dv_devx_umem>();
+  mlx5dv_devx_umem* umem = real(context, address, bytes, access);
+  const KeepErrno keep;
+  if (umem && watched(guard))
+    on_umem(caller_of(context, umem, __builtin_return_address(0)), umem->umem_id,
+            reinterpret_cast<uint64_t>(address), bytes, -1);
+  return umem;
+}
+
+mlx5dv_devx_umem* mlx5dv_devx_umem_reg_ex(ibv_context* context, mlx5dv_devx_umem_in* in) {
+  const Guard guard;
+  const auto real = SIGMA_REAL(mlx5dv_devx_umem_reg_ex);
+  if (!real) return unsupported<mlx5dv_devx_umem>();
+  mlx5dv_devx_umem* umem = real(context, in);
+  const KeepErrno keep;
+  if (umem && watched(guard)) {
+    const bool by_handle = in->comp_mask & MLX5DV_UMEM_MASK_DMABUF;
+    on_umem(caller_of(context, umem, __builtin_return_address(0)), umem->umem_id,
+            reinterpret_cast<uint64_t>(in->addr), in->size, by_handle ? in->dmabuf_fd : -1);
+  }
+  return umem;
+}
+
+int mlx5dv_devx_umem_dereg(mlx5dv_devx_umem* umem) {
+  const Guard guard;
+  const auto real = SIGMA_REAL(mlx5dv_devx_umem_dereg);
+  if (!real) return EOPNOTSUPP;
+  if (umem && watched(guard)) before_umem_end(caller_of(nullptr, umem, nullptr));
+  return real(umem);
+}
+
+mlx5dv_devx_uar* mlx5dv_devx_alloc_uar(ibv_context* context, uint32_t flags) {
+  const Guard guard;
+  const auto real = SIGMA_REAL(mlx5dv_devx_alloc_uar);
+  if (!real) return unsupported<mlx5dv_devx_uar>();
+  mlx5dv_devx_uar* uar = real(context, flags);
+  const KeepErrno keep;
+  if (uar && watched(guard))
+    on_uar(caller_of(context, uar, __builtin_return_address(0)), uar->page_id, uar->reg_addr,
+           uar->base_addr);
+  return uar;
+}
+
+void mlx5dv_devx_free_uar(mlx5dv_devx_uar* uar) {
+  const Guard guard;
+  const auto real = SIGMA_REAL(mlx5dv_devx_free_uar);
+  if (!real) return;
+  if (uar && watched(guard)) on_uar_freed(uar);
+  real(uar);
+}
+
+mlx5dv_devx_obj* mlx5dv_devx_obj_create(ibv_context* context, const void* in, size_t in_bytes,
+                                        void* out, size_t out_bytes) {
+  const Guard guard;
+  const auto real = SIGMA_REAL(mlx5dv_devx_obj_create);
+  if (!real) return unsupported<mlx5dv_devx_obj>();
+  mlx5dv_devx_obj* object = real(context, in, in_bytes, out, out_bytes);
+  const KeepErrno keep;
+  if (object && watched(guard))
+    on_object(caller_of(context, object, __builtin_return_address(0)), bytes_of(in, in_bytes),
+              bytes_of(out, out_bytes));
+  return object;
+}
+
+int mlx5dv_devx_obj_modify(mlx5dv_devx_obj* object, const void* in, size_t in_bytes, void* out,
+                           size_t out_bytes) {
+  const Guard guard;
+  const auto real = SIGMA_REAL(mlx5dv_devx_obj_modify);
+  if (!real) return EOPNOTSUPP;
+  const int result = real(object, in, in_bytes, out, out_bytes);
+  const KeepErrno keep;
+  if (watched(guard))
+    on_modified(caller_of(nullptr, object, nullptr), bytes_of(in, in_bytes),
+                bytes_of(out, out_bytes));
+  return result;
+}
+
+int mlx5dv_devx_obj_destroy(mlx5dv_devx_obj* object) {
+  const Guard guard;
+  const auto real = SIGMA_REAL(mlx5dv_devx_obj_destroy);
+  if (!real) return EOPNOTSUPP;
+  if (object && watched(guard)) before_object_end(caller_of(nullptr, object, nullptr));
+  return real(object);
+}
