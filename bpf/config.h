@@ -25,6 +25,8 @@ enum sigma_function {
   SIGMA_FN_POST_RECV,
   SIGMA_FN_POST_SRQ_RECV,
   SIGMA_FN_POLL_CQ,
+  SIGMA_FN_START_POLL,
+  SIGMA_FN_NEXT_POLL,
   SIGMA_FN_WR_START,
   SIGMA_FN_WR_COMPLETE,
   SIGMA_FN_WR_ABORT,
@@ -55,6 +57,12 @@ enum sigma_function {
 #define SIGMA_COOKIE_CHECKED \
   0x100 /* the return of this call is probed as well: refusals will be told */
 
+/* Of start_poll and next_poll: which entry of `cq_layouts` says how the provider keeps the completion
+ * at which the CQ stands; 0: none does, only the public fields are read. */
+#define SIGMA_COOKIE_LAYOUT_SHIFT 16
+#define SIGMA_COOKIE_LAYOUT 0xff
+#define SIGMA_MAX_CQ_LAYOUTS (SIGMA_COOKIE_LAYOUT + 1)
+
 /* The process that a perf return link was made for, 0: all. The kernel (6.1 to 6.18:
  * uretprobe_perf_func) does not apply the link's pid to returns: with two targets each return runs the
  * programs of both links. */
@@ -70,6 +78,43 @@ struct sigma_target {
 };
 #define SIGMA_TARGET_PAUSED 1
 #define SIGMA_TARGET_CHANGE 2
+
+/*
+ * How a provider keeps the current completion of an ibv_cq_ex, as its own read_* functions show
+ * (userspace/resolve/cq_ex.h). Either in mlx5's completion entries, whose format is public, or field
+ * by field.
+ */
+enum sigma_cq_kind { SIGMA_CQ_NONE, SIGMA_CQ_MLX5, SIGMA_CQ_FIELDS };
+
+enum sigma_cq_field_name {
+  SIGMA_CQ_QP_NUM,
+  SIGMA_CQ_OPCODE,
+  SIGMA_CQ_BYTE_LEN,
+  SIGMA_CQ_VENDOR_ERR,
+  SIGMA_CQ_IMM,
+  SIGMA_CQ_WC_FLAGS,
+  SIGMA_CQ_SRC_QP,
+  SIGMA_CQ_FIELD_NAMES
+};
+
+struct sigma_cq_field {
+  __u32 pointer; /* where in the CQ the pointer to the field's structure is; SIGMA_CQ_EMBEDDED: the
+                  * structure is the CQ itself */
+  __u32 offset;  /* in that structure */
+  __u32 mask;    /* of the value, after `swapped` and `shift` */
+  __u8 size;     /* 1, 2 or 4; 0: not known */
+  __u8 swapped;  /* big-endian */
+  __u8 shift;
+  __u8 reserved;
+};
+#define SIGMA_CQ_EMBEDDED 0xffffffff
+
+/* Value of the array map `cq_layouts`. */
+struct sigma_cq_layout {
+  __u32 kind;    /* enum sigma_cq_kind */
+  __u32 pointer; /* SIGMA_CQ_MLX5: where in the CQ the pointer to the completion entry is */
+  struct sigma_cq_field fields[SIGMA_CQ_FIELD_NAMES];
+};
 
 /* Map `queue_pairs`: what BPF knows of a queue pair. User space may add the doorbell's address. */
 struct sigma_queue_pair_key {

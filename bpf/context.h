@@ -157,6 +157,30 @@ static __always_inline bool admit_queue_pair(struct sigma_hit* hit, __u64 qp_ptr
   return true;
 }
 
+/*
+ * UD: the address handle's number, by which the command that made it is known. On InfiniBand ports
+ * libmlx5 makes address handles without a command: then the LID is read from the address vector that
+ * it copies into the WQE. Only where the queue is known to be mlx5's (it has a doorbell record) and
+ * the vector is plausible; else the destination stays unknown.
+ */
+static __always_inline void read_address_handle(struct sigma_totals* totals,
+                                                struct sigma_post* record, __u64 ah) {
+  struct sigma_mlx5_ah mlx5 = {};
+  bool is_mlx5 = record->flags & SIGMA_POST_HAS_INDEX;
+  if (!(is_mlx5 ? read_user(totals, &mlx5, sizeof(mlx5), ah + SIGMA_IBV_AH_HANDLE)
+                : read_user(totals, &mlx5.handle, sizeof(mlx5.handle), ah + SIGMA_IBV_AH_HANDLE)))
+    return;
+  record->ah_handle = mlx5.handle;
+  record->flags |= SIGMA_POST_HAS_AH;
+  __u16 lid = __builtin_bswap16(mlx5.rlid);
+  __u8 ethernet = mlx5.rmac[0] | mlx5.rmac[1] | mlx5.rmac[2] | mlx5.rmac[3] | mlx5.rmac[4] |
+                  mlx5.rmac[5];
+  /* Unicast LIDs end at 0xbfff (IBA 4.1.3). */
+  if (!is_mlx5 || mlx5.handle || ethernet || mlx5.dqp_dct || !lid || lid > 0xbfff) return;
+  record->remote_lid = lid;
+  record->flags |= SIGMA_POST_HAS_LID;
+}
+
 /* mlx5: the index of the first WQE of this call. The doorbell record is two be32, receive then
  * send. */
 static __always_inline bool read_index(struct sigma_totals* totals, __u64 doorbell, __u32* index) {

@@ -102,7 +102,7 @@ static __always_inline void begin_request(struct sigma_totals* totals, struct ba
     __u32 wr_flags;
     __u32 padding;
   } given = {};
-  post->flags &= ~(SIGMA_POST_SGE_TRUNCATED | SIGMA_POST_HAS_AH);
+  post->flags &= ~(SIGMA_POST_SGE_TRUNCATED | SIGMA_POST_HAS_AH | SIGMA_POST_HAS_LID);
   if (!read_user(totals, &given, sizeof(given), qp_ptr + SIGMA_IBV_QP_EX_WR_ID))
     post->flags |= SIGMA_POST_UNREADABLE;
   post->wr_id = given.wr_id;
@@ -247,9 +247,7 @@ SEC("uprobe") int wr_setter(struct pt_regs* ctx) {
       break;
     case SIGMA_FN_WR_SET_UD_ADDR:
       post->remote_qpn = third;
-      if (read_user(hit.totals, &post->ah_handle, sizeof(post->ah_handle),
-                    second + SIGMA_IBV_AH_HANDLE))
-        post->flags |= SIGMA_POST_HAS_AH;
+      read_address_handle(hit.totals, post, second);
       break;
   }
   return 0;

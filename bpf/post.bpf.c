@@ -77,11 +77,8 @@ static __always_inline void fill_send(struct sigma_totals* totals, struct sigma_
   bool known = !(record->flags & SIGMA_POST_UNREADABLE);
   if (record->qp_type != SIGMA_IBV_QPT_UD && !(record->qp_type == SIGMA_IBV_QPT_DRIVER && known))
     return;
-  if (!read_user(totals, &record->ah_handle, sizeof(record->ah_handle),
-                 wr->wr.ud.ah + SIGMA_IBV_AH_HANDLE))
-    return;
+  read_address_handle(totals, record, wr->wr.ud.ah);
   record->remote_qpn = wr->wr.ud.remote_qpn;
-  record->flags |= SIGMA_POST_HAS_AH;
 }
 
 /* How many requests follow `wr`, which is not counted itself. */
@@ -157,6 +154,8 @@ static __noinline int post_one(struct walk* walk, __u16 position, bool last) {
     record->send_flags = 0;
     record->qp_type = walk->qp_type;
     record->omitted = 0;
+    record->remote_lid = 0;
+    record->reserved[0] = record->reserved[1] = record->reserved[2] = 0;
     if (!readable || !sge_readable) record->flags |= SIGMA_POST_UNREADABLE;
     if (tail.n) {
       record->flags |= SIGMA_POST_LIST_TRUNCATED;

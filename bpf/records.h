@@ -15,7 +15,7 @@
 
 #include <linux/types.h>
 
-#define SIGMA_RECORD_VERSION 1
+#define SIGMA_RECORD_VERSION 2
 
 #if defined(__cplusplus)
 #include <cstddef>
@@ -38,6 +38,7 @@ enum sigma_record_type {
   SIGMA_MR_SEEN,         /* user space: a memory region found by the heap scan */
   SIGMA_QP_PEER,         /* user space: what RDMA netlink says of a QP older than the attach */
   SIGMA_WINDOW,          /* user space: tracing of a process paused or resumed (governor) */
+  SIGMA_CLOCK_SAMPLE,    /* user space: a reading of a device's clock */
   SIGMA_RECORD_TYPES
 };
 
@@ -64,6 +65,7 @@ enum sigma_post_flags {
   SIGMA_POST_HAS_INDEX = 1 << 4,     /* `index` is valid */
   SIGMA_POST_UNREADABLE = 1 << 5,    /* some memory of the request could not be read: fields are 0 */
   SIGMA_POST_HAS_AH = 1 << 6,        /* ah_handle and remote_qpn are valid (UD) */
+  SIGMA_POST_HAS_LID = 1 << 7,       /* remote_lid is valid: no command tells of this address handle */
 };
 
 /*
@@ -94,8 +96,10 @@ struct sigma_post {
   __u8 send_flags;   /* enum ibv_send_flags, low 8 bits */
   __u8 qp_type;      /* enum ibv_qp_type; 0xff when unknown */
   __u16 omitted;     /* SIGMA_POST_LIST_TRUNCATED: requests not walked, saturating at 65535 */
+  __u16 remote_lid;  /* UD over InfiniBand, SIGMA_POST_HAS_LID */
+  __u16 reserved[3];
 };
-SIGMA_SIZE(struct sigma_post, 120);
+SIGMA_SIZE(struct sigma_post, 128);
 SIGMA_AT(struct sigma_post, qp_num, 80);
 SIGMA_AT(struct sigma_post, position, 108);
 
@@ -118,7 +122,22 @@ struct sigma_post_result {
 };
 SIGMA_SIZE(struct sigma_post_result, 64);
 
-/* One struct ibv_wc as poll_cq returned it. h.time_ns is the poll's return. */
+/* Fields of a completion that nobody told: they are 0 and mean nothing. */
+enum sigma_completion_unknown {
+  SIGMA_WC_NO_QP_NUM = 1 << 0,
+  SIGMA_WC_NO_OPCODE = 1 << 1,
+  SIGMA_WC_NO_BYTES = 1 << 2,
+  SIGMA_WC_NO_VENDOR_ERR = 1 << 3,
+  SIGMA_WC_NO_SOURCE = 1 << 4, /* src_qp, slid, sl, pkey_index, dlid_path_bits, IBV_WC_GRH of wc_flags */
+  SIGMA_WC_NO_IMM = 1 << 5,    /* imm, and its flags in wc_flags */
+};
+
+enum sigma_completion_flags {
+  SIGMA_WC_NIC_STAMP = 1 << 0, /* `nic_stamp` is the completion's time stamp, as the device wrote it */
+};
+
+/* One struct ibv_wc as poll_cq returned it, or the completion at which an ibv_cq_ex stands after
+ * start_poll or next_poll. h.time_ns is the poll's return. */
 struct sigma_completion {
   struct sigma_header h;
   __u64 context;
@@ -137,8 +156,12 @@ struct sigma_completion {
   __u8 sl;
   __u8 dlid_path_bits;
   __u16 batch; /* completions that this poll returned */
+  __u64 nic_stamp; /* host-endian; ticks of the device's clock, or its real time: the CQ's format */
+  __u16 unknown;   /* enum sigma_completion_unknown */
+  __u16 flags;     /* enum sigma_completion_flags */
+  __u32 reserved;
 };
-SIGMA_SIZE(struct sigma_completion, 88);
+SIGMA_SIZE(struct sigma_completion, 104);
 SIGMA_AT(struct sigma_completion, wr_id, 40);
 
 enum sigma_qp_source { SIGMA_QP_AT_POST = 1, SIGMA_QP_BY_SCAN };
@@ -274,5 +297,16 @@ enum sigma_wr_opcode {
   SIGMA_WR_UMR,        /* registers memory */
   SIGMA_WR_OTHER,
 };
+
+/* A device's free-running clock, read between two readings of the host's: it showed `ticks` at some
+ * time within h.time_ns +- error_ns. */
+struct sigma_clock_sample {
+  struct sigma_header h;
+  __u64 ticks;
+  __u32 error_ns;
+  __u32 nominal_khz; /* the clock's rate by its maker; 0: not known */
+  char device[64];
+};
+SIGMA_SIZE(struct sigma_clock_sample, 104);
 
 #endif

@@ -105,10 +105,89 @@ struct sigma_ibv_wc {
 };
 SIGMA_SIZE(struct sigma_ibv_wc, 48);
 
+/* struct ibv_cq_ex from comp_mask on: what start_poll and next_poll leave in it. */
+struct sigma_ibv_cq_ex {
+  __u32 comp_mask;
+  __u32 status;
+  __u64 wr_id;
+};
+SIGMA_SIZE(struct sigma_ibv_cq_ex, 16);
+
+/* struct mlx5_cqe64 of infiniband/mlx5dv.h. */
+struct sigma_mlx5_cqe {
+  __u8 rsvd[17];
+  __u8 ml_path;
+  __u8 rsvd20[4];
+  __be16 slid;
+  __be32 flags_rqpn;
+  __u8 hds_ip_ext;
+  __u8 l4_hdr_type_etc;
+  __be16 vlan_info;
+  __be32 srqn_uidx;
+  __be32 imm_inval_pkey;
+  __u8 app;
+  __u8 app_op;
+  __be16 app_info;
+  __be32 byte_cnt;
+  __be64 timestamp;
+  __be32 sop_drop_qpn;
+  __be16 wqe_counter;
+  __u8 signature;
+  __u8 op_own;
+};
+SIGMA_SIZE(struct sigma_mlx5_cqe, 64);
+
+/* struct ibv_ah, followed in libmlx5 by struct mlx5_wqe_av of mlx5dv.h (struct mlx5_ah: the same in
+ * rdma-core 33 to 65; tests/unit/resolve_installed.cpp sees the library read it there). */
+struct sigma_mlx5_ah { /* from its handle on */
+  __u32 handle;        /* 0: no command made it */
+  __u32 padding;
+  __be64 key;
+  __be32 dqp_dct; /* filled in the WQE only */
+  __u8 stat_rate_sl;
+  __u8 fl_mlid;
+  __be16 rlid; /* RoCE: the UDP port */
+  __u8 reserved0[4];
+  __u8 rmac[6]; /* RoCE */
+  __u8 tclass;
+  __u8 hop_limit;
+  __be32 grh_gid_fl;
+};
+SIGMA_SIZE(struct sigma_mlx5_ah, 40);
+
 enum {
   SIGMA_IBV_QPT_UD = 4,
   SIGMA_IBV_QPT_DRIVER = 0xff,
   SIGMA_IBV_SEND_INLINE = 1 << 3,
+
+  SIGMA_IBV_WC_SEND = 0,
+  SIGMA_IBV_WC_RDMA_WRITE,
+  SIGMA_IBV_WC_RDMA_READ,
+  SIGMA_IBV_WC_COMP_SWAP,
+  SIGMA_IBV_WC_FETCH_ADD,
+  SIGMA_IBV_WC_RECV = 1 << 7,
+  SIGMA_IBV_WC_RECV_RDMA_WITH_IMM,
+  SIGMA_IBV_WC_GRH = 1 << 0,
+  SIGMA_IBV_WC_WITH_IMM = 1 << 1,
+  SIGMA_IBV_WC_WITH_INV = 1 << 3,
+
+  /* mlx5dv.h: MLX5_CQE_*, of op_own's high bits, and MLX5_OPCODE_*, of sop_drop_qpn's. */
+  SIGMA_MLX5_CQE_REQ = 0,
+  SIGMA_MLX5_CQE_RESP_WR_IMM,
+  SIGMA_MLX5_CQE_RESP_SEND,
+  SIGMA_MLX5_CQE_RESP_SEND_IMM,
+  SIGMA_MLX5_CQE_RESP_SEND_INV,
+  SIGMA_MLX5_CQE_REQ_ERR = 13,
+  SIGMA_MLX5_CQE_RESP_ERR = 14,
+  SIGMA_MLX5_INLINE_SCATTER_32 = 4, /* of op_own: the payload stands over the first 32 bytes */
+  SIGMA_MLX5_OPCODE_SEND_INVAL = 0x01,
+  SIGMA_MLX5_OPCODE_RDMA_WRITE = 0x08,
+  SIGMA_MLX5_OPCODE_RDMA_WRITE_IMM = 0x09,
+  SIGMA_MLX5_OPCODE_SEND = 0x0a,
+  SIGMA_MLX5_OPCODE_SEND_IMM = 0x0b,
+  SIGMA_MLX5_OPCODE_RDMA_READ = 0x10,
+  SIGMA_MLX5_OPCODE_ATOMIC_CS = 0x11,
+  SIGMA_MLX5_OPCODE_ATOMIC_FA = 0x12,
 
   SIGMA_IBV_WR_RDMA_WRITE = 0,
   SIGMA_IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -129,6 +208,7 @@ enum {
   SIGMA_IBV_SRQ_CONTEXT = 0,
   SIGMA_IBV_CQ_CONTEXT = 0,
   SIGMA_IBV_AH_HANDLE = 16,
+  SIGMA_IBV_CQ_EX_COMP_MASK = 128,
   SIGMA_IBV_QP_EX_WR_ID = 168, /* followed by unsigned int wr_flags at 176 */
 };
 

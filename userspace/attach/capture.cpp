@@ -199,6 +199,10 @@ struct Capture::Impl {
     return form == LinkForm::perf || features.multi_pid_filter ? pid : 0;
   }
 
+  // By its number in the map `cq_layouts`, from 1; as many as providers are probed.
+  std::vector<sigma_cq_layout> cq_layouts;
+  uint64_t number_of(const sigma_cq_layout& layout);
+
   struct Group;
   std::vector<int> attach_group(const Group& group);
   void close_if(const std::function<bool(const HeldLink&)>& which);
@@ -408,6 +412,19 @@ std::vector<pid_t> Capture::targets() const {
 // ---- links
 // ----------------------------------------------------------------------------------------
 
+// 0: none, or no room for more; then only the public fields of its completions are read.
+uint64_t Capture::Impl::number_of(const sigma_cq_layout& layout) {
+  if (layout.kind == SIGMA_CQ_NONE) return 0;
+  for (size_t i = 0; i < cq_layouts.size(); ++i)
+    if (memcmp(&cq_layouts[i], &layout, sizeof layout) == 0) return i + 1;
+  const auto number = static_cast<uint32_t>(cq_layouts.size() + 1);
+  if (number >= SIGMA_MAX_CQ_LAYOUTS) return 0;
+  if (bpf_map_update_elem(bpf_map__fd(skeleton->maps.cq_layouts), &number, &layout, BPF_ANY))
+    return 0;
+  cq_layouts.push_back(layout);
+  return number;
+}
+
 AttachReport Capture::attach(const LibraryPlan& library, pid_t pid, const AttachPolicy& given) {
   AttachReport report;
   report.path = library.path;
@@ -417,6 +434,9 @@ AttachReport Capture::attach(const LibraryPlan& library, pid_t pid, const Attach
   AttachPlan plan = plan_probes(library, policy, impl_->forms);
   report.failed = std::move(plan.failed);
   report.without_return = std::move(plan.without_return);
+  for (PlannedProbe& probe : plan.probes)
+    if (probe.row->function == SIGMA_FN_START_POLL || probe.row->function == SIGMA_FN_NEXT_POLL)
+      probe.cookie |= impl_->number_of(library.cq_layout) << SIGMA_COOKIE_LAYOUT_SHIFT;
 
   struct stat file = {};
   if (stat(library.path.c_str(), &file) < 0) {

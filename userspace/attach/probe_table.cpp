@@ -16,6 +16,8 @@ constexpr auto kRows = std::to_array<ProbeRow>({
   {SIGMA_FN_POST_RECV,       "post_recv",       "post_recv",     "post_recv_return",     "post_recv_session",     kChecks,   false},
   {SIGMA_FN_POST_SRQ_RECV,   "post_srq_recv",   "post_srq_recv", "post_srq_recv_return", "post_srq_recv_session", kChecks,   false},
   {SIGMA_FN_POLL_CQ,         "poll_cq",         "poll_cq",       "poll_cq_return",       "poll_cq_session",       kRequired, true},
+  {SIGMA_FN_START_POLL,      "start_poll",      "start_poll",    "start_poll_return",    "start_poll_session",    kRequired, true},
+  {SIGMA_FN_NEXT_POLL,       "next_poll",       "next_poll",     "next_poll_return",     "next_poll_session",     kRequired, true},
   {SIGMA_FN_WR_START,        "wr_start",        "wr_start",      nullptr,                nullptr,                 kNone,     false},
   {SIGMA_FN_WR_COMPLETE,     "wr_complete",     "wr_complete",   "wr_complete_return",   "wr_complete_session",   kChecks,   false},
   {SIGMA_FN_WR_ABORT,        "wr_abort",        "wr_abort",      nullptr,                nullptr,                 kNone,     false},

@@ -33,6 +33,9 @@ namespace {
 
 constexpr size_t kManyTargets = 4;
 constexpr uint64_t kCareEveryNs = 50'000'000;  // targets' ends, budgets
+// Devices' clocks are read often at first, when nothing is known of their rates.
+constexpr uint64_t kFirstClockIntervalNs = 2'000'000;
+constexpr uint64_t kClockIntervalNs = 250'000'000;
 constexpr std::chrono::milliseconds kBusyInterval{1};
 constexpr std::chrono::milliseconds kIdleInterval{10};
 
@@ -98,6 +101,9 @@ Status Tracer::open() {
   else
     statements_.push_back("libraries mapped later are found by polling: " + watch.error().what);
 
+  if (options_.completions) clocks_ = NicClockSource::open_all(statements_);
+  for (const sigma_clock_sample& sample : read_clocks(monotonic_now_ns()))
+    push(std::as_bytes(std::span(&sample, 1)));
   for (const pid_t pid : options_.pids) SIGMA_CHECK(add_process(pid));
   announce();
   return {};
@@ -357,8 +363,11 @@ Status Tracer::poll() {
     const timespec delay{options_.drain_delay.count() / 1000, (options_.drain_delay.count() % 1000) * 1'000'000};
     nanosleep(&delay, nullptr);
   }
+  // Read before the drain and pushed after it: then few records that are newer, or none, come later.
+  const auto clock_samples = read_clocks(monotonic_now_ns());
   const uint64_t now_ns = monotonic_now_ns();  // before the drain: see Reorder::release
   SIGMA_ASSIGN(last_drained_, ring_->drain());
+  for (const sigma_clock_sample& sample : clock_samples) push(std::as_bytes(std::span(&sample, 1)));
   if (watch_) {
     watch_->read([this](const LibraryEvent& event) {
       if (targets_.contains(event.pid)) rescan_.insert(event.pid);
@@ -387,6 +396,23 @@ Status Tracer::poll() {
   }
   reorder_.release(now_ns);
   return {};
+}
+
+// Session fits them (session/nic_clock.h): live and replay see the same readings.
+std::vector<sigma_clock_sample> Tracer::read_clocks(uint64_t now_ns) {
+  std::vector<sigma_clock_sample> samples;
+  if (clocks_.empty() || now_ns < clocks_due_ns_) return samples;
+  clock_interval_ns_ = std::clamp(2 * clock_interval_ns_, kFirstClockIntervalNs, kClockIntervalNs);
+  clocks_due_ns_ = now_ns + clock_interval_ns_;
+  std::erase_if(clocks_, [&](const auto& clock) {
+    const auto sample = clock->sample();
+    if (sample)
+      samples.push_back(*sample);
+    else
+      statements_.push_back(fmt::format("the clock of {} can no longer be read", clock->device()));
+    return !sample;
+  });
+  return samples;
 }
 
 void Tracer::govern(Target& target, uint64_t now_ns) {

@@ -29,6 +29,7 @@
 #include "attach/features.h"
 #include "attach/governor.h"
 #include "attach/library_watch.h"
+#include "attach/nic_clock_source.h"
 #include "attach/reorder.h"
 #include "attach/ring_reader.h"
 #include "base/counters.h"
@@ -119,6 +120,7 @@ class Tracer {
   void on_ring_record(std::span<const std::byte> record);
   void on_process(const sigma_process& record);
   void push(std::span<const std::byte> record);
+  std::vector<sigma_clock_sample> read_clocks(uint64_t now_ns);
   void govern(Target& target, uint64_t now_ns);
   void switch_data_path(Target& target, bool on);
   void notice_ends();
@@ -143,6 +145,9 @@ class Tracer {
   std::vector<TracedLibrary> libraries_;
   std::set<const LibraryPlan*> told_;  // of these, what is not covered was said
   std::set<pid_t> rescan_;
+  std::vector<std::unique_ptr<NicClockSource>> clocks_;
+  uint64_t clocks_due_ns_ = 0;
+  uint64_t clock_interval_ns_ = 0;
   std::optional<ControlHook> control_hook_;
   bool process_events_ = false;
   double ns_per_hit_ = 1000;

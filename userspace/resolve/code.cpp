@@ -70,6 +70,13 @@ uint8_t register_number(unsigned reg) {
   return kNoRegister;
 }
 
+// rol ax, 8: how compilers swap two bytes.
+bool is_half_swap(const cs_insn& insn) {
+  const cs_x86& x86 = insn.detail->x86;
+  return x86.op_count == 2 && x86.operands[0].type == X86_OP_REG && x86.operands[0].size == 2 &&
+         x86.operands[1].type == X86_OP_IMM && x86.operands[1].imm == 8;
+}
+
 Opcode opcode_of(const cs_insn& insn) {
   switch (insn.id) {
     case X86_INS_ENDBR64:
@@ -99,6 +106,17 @@ Opcode opcode_of(const cs_insn& insn) {
       return Opcode::add;
     case X86_INS_SUB:
       return Opcode::sub;
+    case X86_INS_MOVZX:
+      return Opcode::move_zero;
+    case X86_INS_BSWAP:
+      return Opcode::swap_bytes;
+    case X86_INS_ROL:
+    case X86_INS_ROR:
+      return is_half_swap(insn) ? Opcode::swap_bytes : Opcode::other;
+    case X86_INS_AND:
+      return Opcode::bit_and;
+    case X86_INS_SHR:
+      return Opcode::shift_right;
     case X86_INS_MOVQ:
     case X86_INS_VMOVQ:
     case X86_INS_MOVDQA:

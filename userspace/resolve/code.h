@@ -49,6 +49,10 @@ enum class Opcode : uint8_t {
   move_if,
   add,
   sub,
+  move_zero,    // movzx
+  swap_bytes,   // bswap; of two bytes a rotation by 8
+  bit_and,
+  shift_right,  // shr, of an unsigned value
   vector_move,         // whole register, or its low 8 bytes with the rest zeroed (size tells)
   vector_high,         // movhps and kin: memory into the second 8 bytes
   vector_unpack,       // punpcklqdq: the first 8 bytes of both sources

@@ -131,10 +131,25 @@ Flow::Value Flow::shift(Value value, int64_t by) {
   if (by == 0 || value == 0) return value;
   std::vector<Atom> atoms;
   for (Atom atom : sets_[value])
-    if (atom.kind != Atom::import) {
+    if (atom.kind != Atom::import && atom.kind != Atom::element) {
       atom.value = wrapping_add(atom.value, by);
       atoms.push_back(atom);
     }
+  std::sort(atoms.begin(), atoms.end());
+  return intern(std::move(atoms));
+}
+
+// The sum of two values: a place in an array, where one is an address and the other is not.
+Flow::Value Flow::index(Value a, Value b) {
+  const auto is_place = [](const Atom& atom) {
+    return atom.kind == Atom::address || atom.kind == Atom::indexed;
+  };
+  std::vector<Atom> atoms;
+  for (const auto& [value, other] : {std::pair(a, b), std::pair(b, a)}) {
+    if (std::any_of(sets_[other].begin(), sets_[other].end(), is_place)) continue;
+    for (const Atom& atom : sets_[value])
+      if (is_place(atom)) atoms.push_back({Atom::indexed, 0, 0, atom.value});
+  }
   std::sort(atoms.begin(), atoms.end());
   return intern(std::move(atoms));
 }
@@ -173,8 +188,10 @@ Flow::Value Flow::load(const State& state, const Operand& memory, int64_t at) {
       return intern({{Atom::address, 0, 0, static_cast<int64_t>(relocation->target)}});
     return intern({{Atom::import, 0, 0, static_cast<int64_t>(address)}});
   }
-  if (memory.type != Operand::memory || memory.base >= 16 || memory.index != kNoRegister) return 0;
+  if (memory.type != Operand::memory || memory.base >= 16) return 0;
   Value base = state.general[memory.base];
+  if (memory.index != kNoRegister)
+    base = memory.index < 16 ? index(base, state.general[memory.index]) : 0;
   Value from_stack = 0;
   for (const Atom& atom : sets_[base]) {
     auto place = wrapping_add(wrapping_add(atom.value, memory.value), at);
@@ -183,6 +200,7 @@ Flow::Value Flow::load(const State& state, const Operand& memory, int64_t at) {
     if (atom.kind == Atom::stack)
       if (auto slot = state.slots.find(place); slot != state.slots.end())
         from_stack = unite(from_stack, slot->second);
+    if (atom.kind == Atom::indexed) atoms.push_back({Atom::element, 0, 0, place});
     if (atom.kind == Atom::address)
       if (const Relocation* r = code_.elf().relocation(static_cast<uint64_t>(place));
           r && r->import.empty())
@@ -244,6 +262,8 @@ void Flow::general_step(State& state, const Instruction& instruction, FlowVisito
         result = intern({{Atom::address, 0, 0, from.value}});
       else if (from.base < 16 && from.index == kNoRegister)
         result = shift(state.general[from.base], from.value);
+      else if (from.base < 16 && from.index < 16)
+        result = shift(index(state.general[from.base], state.general[from.index]), from.value);
       break;
     case Opcode::move:
       if (to.type == Operand::memory && to.size == 8)
@@ -261,6 +281,8 @@ void Flow::general_step(State& state, const Instruction& instruction, FlowVisito
                        instruction.opcode == Opcode::add
                            ? from.value
                            : static_cast<int64_t>(0 - static_cast<uint64_t>(from.value)));
+      else if (instruction.opcode == Opcode::add && to_register && to.size == 8)
+        result = index(state.general[to.base], source(state, from));
       break;
     case Opcode::push: {
       Value pushed = source(state, to);

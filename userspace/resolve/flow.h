@@ -9,6 +9,8 @@
 //   loaded    what was read from [argument n + offset], plus a constant
 //   address   a link-time address: by lea, or read from a word that the loader relocates
 //   import    a function of another library, read from its GOT word
+//   indexed   an address plus something unknown: a place in an array that begins at or before it
+//   element   what was read from such a place; the value is the address, as for the first element
 //   stack     the stack pointer at entry plus a constant: spills are followed through it
 #pragma once
 
@@ -25,11 +27,11 @@
 namespace sigma {
 
 struct Atom {
-  enum Kind : uint8_t { argument, loaded, address, import, stack } kind = address;
+  enum Kind : uint8_t { argument, loaded, address, import, indexed, element, stack } kind = address;
   uint8_t index = 0;   // argument, loaded: which argument
   int32_t offset = 0;  // loaded: where it was read, relative to the argument
-  int64_t value =
-      0;  // argument, loaded, stack: the constant; address: itself; import: the GOT word
+  int64_t value = 0;   // argument, loaded, stack: the constant; address, indexed, element: the
+                      // address; import: the GOT word
   auto operator<=>(const Atom&) const = default;
 };
 
@@ -69,6 +71,7 @@ class Flow {
   Value intern(std::vector<Atom> atoms);
   Value unite(Value a, Value b);
   Value shift(Value value, int64_t by);
+  Value index(Value a, Value b);
   bool join(State& into, const State& from);
   Value load(const State& state, const Operand& memory, int64_t at = 0);
   void store(State& state, const Instruction&, const Operand& memory, int64_t at, Value value,

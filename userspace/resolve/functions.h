@@ -15,13 +15,13 @@
 namespace sigma {
 
 // Which structure an application calls the function through.
-enum class Holder : uint8_t { context_ops, qp_ex, exported };
+enum class Holder : uint8_t { context_ops, qp_ex, cq_ex, exported };
 
 struct FunctionInfo {
   sigma_function function;
   std::string_view name;  // of the member, or of the exported symbol
   Holder holder;
-  uint16_t offset;    // of the pointer in ibv_context or ibv_qp_ex, bytes
+  uint16_t offset;    // of the pointer in ibv_context, ibv_qp_ex or ibv_cq_ex, bytes
   uint8_t arguments;  // integer arguments: these registers must be intact at a probe site
 };
 
@@ -30,12 +30,16 @@ struct FunctionInfo {
   { SIGMA_FN_##id, #member, Holder::context_ops, offsetof(ibv_context, ops.member), arguments }
 #define SIGMA_QP_EX(id, member, arguments) \
   { SIGMA_FN_##id, #member, Holder::qp_ex, offsetof(ibv_qp_ex, member), arguments }
+#define SIGMA_CQ_EX(id, member, arguments) \
+  { SIGMA_FN_##id, #member, Holder::cq_ex, offsetof(ibv_cq_ex, member), arguments }
 
 inline constexpr auto kFunctions = std::to_array<FunctionInfo>({
     SIGMA_OPS(POST_SEND, post_send, 3),
     SIGMA_OPS(POST_RECV, post_recv, 3),
     SIGMA_OPS(POST_SRQ_RECV, post_srq_recv, 3),
     SIGMA_OPS(POLL_CQ, poll_cq, 3),
+    SIGMA_CQ_EX(START_POLL, start_poll, 2),
+    SIGMA_CQ_EX(NEXT_POLL, next_poll, 1),
     SIGMA_QP_EX(WR_START, wr_start, 1),
     SIGMA_QP_EX(WR_COMPLETE, wr_complete, 1),
     SIGMA_QP_EX(WR_ABORT, wr_abort, 1),
@@ -63,6 +67,7 @@ static_assert(kFunctions.size() == SIGMA_FUNCTIONS - 1);
 
 #undef SIGMA_OPS
 #undef SIGMA_QP_EX
+#undef SIGMA_CQ_EX
 
 constexpr const FunctionInfo* find_function(sigma_function function) {
   for (const FunctionInfo& info : kFunctions)

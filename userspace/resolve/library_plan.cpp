@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "resolve/cq_ex.h"
 #include "resolve/functions.h"
 #include "resolve/ops_tables.h"
 #include "resolve/probe_site.h"
@@ -207,6 +208,20 @@ LibraryPlan plan_provider(Code& code, const SymbolNames& names, const OpsOrder* 
   if (!qp_ex.doubt.empty())
     for (sigma_function function : {SIGMA_FN_WR_START, SIGMA_FN_WR_COMPLETE})
       builder.unresolved(function, qp_ex.doubt);
+  CqExFunctions cq_ex = find_cq_ex_functions(code, tables);
+  // One row of stores may fit both structures, where it fills but a part of either (efa, rdma-core 65):
+  // what fits ibv_qp_ex, by the stricter pattern, is no poll.
+  const auto is_builder = [&](uint64_t address) {
+    return std::any_of(qp_ex.variants.begin(), qp_ex.variants.end(),
+                       [&](const auto& variant) { return variant.second.count(address) != 0; });
+  };
+  for (const auto& [function, addresses] : cq_ex.variants)
+    for (uint64_t address : addresses)
+      if (!is_builder(address)) builder.add(function, address, Route::cq_ex_stores);
+  plan.cq_layout = cq_ex.layout;
+  if (!cq_ex.doubt.empty())
+    for (sigma_function function : {SIGMA_FN_START_POLL, SIGMA_FN_NEXT_POLL})
+      builder.unresolved(function, cq_ex.doubt);
   builder.finish();
   return plan;
 }

@@ -9,13 +9,13 @@
 
 #include <algorithm>
 
-#include "resolve/flow.h"
+#include "resolve/cq_ex.h"
+#include "resolve/pointer_stores.h"
 
 namespace sigma {
 namespace {
 
 constexpr unsigned kCreateDepth = 5;
-constexpr int64_t kMaxQpBytes = 16384;
 constexpr int64_t kFirstPointer = offsetof(ibv_qp_ex, wr_atomic_cmp_swp);
 constexpr int64_t kLastPointer = offsetof(ibv_qp_ex, wr_abort);
 constexpr size_t kMinFields = 6;  // the three of a batch, a builder and a setter or two
@@ -26,33 +26,7 @@ const FunctionInfo* member_at(int64_t offset) {
   return nullptr;
 }
 
-// Stores through one pointer of one function.
-using Stores = std::map<int64_t, std::set<uint64_t>>;  // distance -> functions
-
-class StoreVisitor : public FlowVisitor {
- public:
-  explicit StoreVisitor(const ElfFile& elf) : elf_(elf) {}
-  // By which pointer: an argument, or else whatever a register held.
-  std::map<std::pair<bool, uint8_t>, Stores> stores;
-
-  void on_store(const Instruction&, std::span<const Atom> base, uint8_t base_register,
-                int64_t displacement, std::span<const Atom> value) override {
-    for (const Atom& atom : value) {
-      auto address = static_cast<uint64_t>(atom.value);
-      if (atom.kind != Atom::address || !elf_.function_at(address)) continue;
-      bool argument = base.size() == 1 && base[0].kind == Atom::argument;
-      int64_t distance = wrapping_add(displacement, argument ? base[0].value : 0);
-      if (distance < 0 || distance >= kMaxQpBytes || distance % 8) continue;
-      auto key = argument ? std::pair(true, base[0].index) : std::pair(false, base_register);
-      stores[key][distance].insert(address);
-    }
-  }
-  void on_exit(const Instruction&, std::span<const Atom>,
-               std::span<const std::span<const Atom>, 6>) override {}
-
- private:
-  const ElfFile& elf_;
-};
+using Stores = PointerStores::Stores;
 
 struct Fit {
   int64_t offset = 0;
@@ -101,9 +75,9 @@ class Collector {
   explicit Collector(Code& code) : code_(code) {}
 
   void look_at(const FunctionRange& function) {
-    StoreVisitor visitor(code_.elf());
+    PointerStores visitor(code_.elf());
     if (!Flow(code_).run(function, visitor)) return;
-    for (auto& [pointer, stores] : visitor.stores)
+    for (auto& [pointer, stores] : visitor.functions)
       groups_.push_back({pointer.first, std::move(stores)});
   }
 
@@ -154,10 +128,10 @@ class Collector {
       std::set<uint64_t> exchanged;
       for (const FunctionRange* function :
            code_.functions_containing(static_cast<uint32_t>(place), kMaxBytes)) {
-        StoreVisitor visitor(code_.elf());
+        PointerStores visitor(code_.elf());
         if (!Flow(code_).run(*function, visitor)) continue;
-        auto through_first = visitor.stores.find({true, 0});
-        if (through_first == visitor.stores.end() || through_first->second.size() != 1) continue;
+        auto through_first = visitor.functions.find({true, 0});
+        if (through_first == visitor.functions.end() || through_first->second.size() != 1) continue;
         const auto& [distance, functions] = *through_first->second.begin();
         if (distance == place) exchanged.insert(functions.begin(), functions.end());
       }
@@ -201,15 +175,15 @@ class Collector {
 
 QpExFunctions find_qp_ex_functions(Code& provider, const OpsTables& tables) {
   const ElfFile& elf = provider.elf();
-  std::vector<const FunctionRange*> qp, cq;
+  std::vector<const FunctionRange*> qp;
   for (const OpsTable& table : tables.tables)
     for (const OpsSlot& slot : table.slots) {
       const FunctionRange* function = slot.import.empty() ? elf.function_at(slot.address) : nullptr;
       if (!function) continue;
       if (slot.name == "create_qp" || slot.name == "create_qp_ex") qp.push_back(function);
-      if (slot.name == "create_cq" || slot.name == "create_cq_ex") cq.push_back(function);
     }
   // What a CQ needs as well (allocation, commands) stores its own function pointers: ibv_cq_ex.
+  const auto cq = cq_creators(provider, tables);
   auto shared = provider.reachable(cq, kCreateDepth);
   std::set<const FunctionRange*> excluded(shared.begin(), shared.end());
   Collector collector(provider);

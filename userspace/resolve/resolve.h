@@ -26,6 +26,7 @@ enum class Route : uint8_t {
   ops_table,
   window_scan,
   qp_ex_stores,
+  cq_ex_stores,
   live
 };
 
@@ -71,6 +72,8 @@ struct LibraryPlan {
   std::string build_id;                        // hex
   std::vector<ResolvedFunction> functions;     // all variants of each, no two at one address
   std::vector<UnresolvedFunction> unresolved;  // what is not covered, and why
+  // How the provider keeps the completion at which an ibv_cq_ex stands.
+  sigma_cq_layout cq_layout = {};
   std::vector<std::string> notes;  // for doctor: doubts, conflicts, debug files not used
 };
 

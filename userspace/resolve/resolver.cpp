@@ -128,7 +128,7 @@ Result<SharedPlan> Resolver::plan_from_live(const std::string& path, const std::
 
 std::string_view route_name(Route route) {
   static constexpr std::string_view kNames[] = {
-      "symbols", "debug_file", "debug_data", "ops_table", "window_scan", "qp_ex_stores", "live"};
+      "symbols", "debug_file", "debug_data", "ops_table", "window_scan", "qp_ex_stores", "cq_ex_stores", "live"};
   auto index = static_cast<size_t>(route);
   return index < std::size(kNames) ? kNames[index] : "?";
 }

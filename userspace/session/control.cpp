@@ -2,6 +2,7 @@
 #include "session/control.h"
 
 #include <infiniband/verbs.h>
+#include <rdma/mlx5-abi.h>
 
 namespace sigma {
 namespace {
@@ -148,6 +149,7 @@ void Control::on_cq(HandleSpace& space, const UverbsFacts& facts, uint64_t now_n
                 .cqn = facts.cqn,
                 .entries = facts.cqe,
                 .created_ns = now_ns};
+    cq->real_time = facts.driver_flags.value_or(0) & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS;
     space.cqs[handle] = std::move(cq);
   } else if (const auto it = space.cqs.find(handle); it != space.cqs.end()) {
     update(it->second->info.entries, facts.cqe);

@@ -68,24 +68,24 @@ void Correlator::on_completion(const sigma_completion& wc) {
   else if (wc.status != IBV_WC_SUCCESS)
     ++counters_.errors_first;
 
-  Qp* qp = route(wc.h.pid, wc.context, wc.qp_num);
+  completed_ = {.ns = wc.h.time_ns};
+  // Of an error the rest means nothing.
+  const uint16_t meant = wc.status == IBV_WC_SUCCESS
+                             ? uint16_t{0xffff}
+                             : uint16_t{SIGMA_WC_NO_QP_NUM | SIGMA_WC_NO_VENDOR_ERR};
+  if (wc.unknown & meant) ++counters_.completions_fields_unknown;
+  if (wc.unknown & SIGMA_WC_NO_QP_NUM) return complete_by_queue(wc);
+
+  Qp* qp = qp_of_completion(wc);
   if (qp == nullptr) {
-    UserContext& user = objects_.user_context(wc.h.pid, wc.context);
-    qp = objects_.find_qp_of_completion(user, wc.qp_num, wc.cq_ptr);
-    if (qp == nullptr) {
-      // A straggler of a queue pair that has ended, or one that nobody posted to since the attach.
-      if (objects_.had_life(user, wc.qp_num)) {
-        ++counters_.completions_unmatched;
-        return complete_unseen(nullptr, wc);
-      }
-      qp = &objects_.older_qp(user, wc.qp_num, wc.h.time_ns);
-    }
-    const uint64_t hash = mix64(wc.context ^ (uint64_t{wc.h.pid} << 32 | wc.qp_num));
-    routes_[hash % routes_.size()] = {objects_.generation(), wc.context, wc.h.pid, wc.qp_num, qp};
+    ++counters_.completions_unmatched;
+    return complete_unseen(nullptr, wc);
   }
   qp->has_operations = true;
+  completed_ = times_.of(*qp->device, wc);
 
   if (wc.status != IBV_WC_SUCCESS) return complete_error(*qp, wc);
+  if (wc.unknown & SIGMA_WC_NO_OPCODE) return complete_somewhere(*qp, wc);
   switch (traits_of_wc(wc.opcode).side) {
     case WcSide::send:
       return complete_send(*qp, wc);
@@ -94,6 +94,66 @@ void Correlator::on_completion(const sigma_completion& wc) {
     case WcSide::tag_matching:
       return complete_unseen(qp, wc);
   }
+}
+
+// nullptr: a straggler of a queue pair that has ended.
+Qp* Correlator::qp_of_completion(const sigma_completion& wc) {
+  if (Qp* qp = route(wc.h.pid, wc.context, wc.qp_num)) return qp;
+  UserContext& user = objects_.user_context(wc.h.pid, wc.context);
+  Qp* qp = objects_.find_qp_of_completion(user, wc.qp_num, wc.cq_ptr);
+  if (qp == nullptr) {
+    if (objects_.had_life(user, wc.qp_num)) return nullptr;
+    // One that nobody posted to since the attach.
+    qp = &objects_.older_qp(user, wc.qp_num, wc.h.time_ns);
+  }
+  const uint64_t hash = mix64(wc.context ^ (uint64_t{wc.h.pid} << 32 | wc.qp_num));
+  routes_[hash % routes_.size()] = {objects_.generation(), wc.context, wc.h.pid, wc.qp_num, qp};
+  return qp;
+}
+
+// Neither the queue pair nor the side is told: it can only be of a queue that completes in this CQ
+// and has such a request. Of several such queues none is chosen.
+void Correlator::complete_by_queue(const sigma_completion& wc) {
+  const auto queues = objects_.queues_of_cq(wc.h.pid, wc.cq_ptr);
+  const Objects::QueueRef* found = nullptr;
+  for (const Objects::QueueRef& queue : queues) {
+    const WorkQueue& side = queue.side == Queue::send ? queue.qp->send : queue.qp->recv;
+    if (queues.size() > 1 && !side.contains(wc.wr_id)) continue;
+    if (found != nullptr) {
+      ++counters_.completions_unmatched;
+      return complete_unseen(nullptr, wc);
+    }
+    found = &queue;
+  }
+  if (found == nullptr) {
+    ++counters_.completions_unmatched;
+    return complete_unseen(nullptr, wc);
+  }
+  Qp& qp = *found->qp;
+  qp.has_operations = true;
+  completed_ = times_.of(*qp.device, wc);
+  WorkQueue& queue = found->side == Queue::send ? qp.send : qp.recv;
+  WorkQueue::Match match =
+      wc.status == IBV_WC_SUCCESS ? queue.match_success(wc.wr_id) : queue.match_error(wc.wr_id);
+  match.ambiguous |= queues.size() > 1;
+  complete_queued(qp, found->side, match, wc);
+}
+
+// A success of this queue pair whose opcode is not told: the CQ says the side, or the wr_id does.
+void Correlator::complete_somewhere(Qp& qp, const sigma_completion& wc) {
+  std::optional<Queue> side = side_of_cq(qp, wc.cq_ptr);
+  if (!side) {
+    const bool send = qp.send.contains(wc.wr_id);
+    Srq* srq = qp.info->has_srq ? objects_.srq_of(qp) : nullptr;
+    const bool recv = qp.info->has_srq ? srq != nullptr && srq->queue.contains(wc.wr_id)
+                                       : qp.recv.contains(wc.wr_id);
+    if (send == recv) return complete_unseen(&qp, wc);
+    side = send ? Queue::send : Queue::recv;
+  }
+  if (*side == Queue::send)
+    complete_send(qp, wc);
+  else
+    complete_recv(qp, wc);
 }
 
 void Correlator::complete_send(Qp& qp, const sigma_completion& wc) {
@@ -151,7 +211,8 @@ void Correlator::complete_queued(Qp& qp, Queue side, WorkQueue::Match match,
     // it.
     const bool own = match.in_error || queue.signalled(passed).value_or(false);
     Operation& operation = begin(&qp, side, passed, &queue);
-    operation.complete_ns = wc.h.time_ns;
+    operation.complete_ns = completed_.ns;
+    operation.complete_error_ns = completed_.error_ns;
     operation.complete_source = CompleteSource::inferred;
     if (!own || wc.status == IBV_WC_SUCCESS) operation.status = IBV_WC_SUCCESS;
     if (own || match.ambiguous) operation.flags |= kAmbiguous;

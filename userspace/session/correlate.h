@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/counters.h"
+#include "session/completion_time.h"
 #include "session/objects.h"
 #include "session/opcodes.h"
 #include "session/operation.h"
@@ -22,7 +23,11 @@ namespace sigma {
 class Correlator {
  public:
   Correlator(OperationSink& sink, Objects& objects, Counters& counters, const SessionLimits& limits)
-      : sink_(sink), objects_(objects), counters_(counters), limits_(limits) {}
+      : sink_(sink),
+        objects_(objects),
+        counters_(counters),
+        limits_(limits),
+        times_(objects, counters) {}
 
   void on_post(const sigma_post& post);
   void on_post_result(const sigma_post_result& result);
@@ -74,6 +79,9 @@ class Correlator {
   void commit(Batch& batch, uint64_t now_ns);
   void drop(Batch& batch, uint64_t Counters::*counter);
 
+  Qp* qp_of_completion(const sigma_completion& wc);
+  void complete_by_queue(const sigma_completion& wc);
+  void complete_somewhere(Qp& qp, const sigma_completion& wc);
   void complete_send(Qp& qp, const sigma_completion& wc);
   void complete_recv(Qp& qp, const sigma_completion& wc);
   void complete_error(Qp& qp, const sigma_completion& wc);
@@ -93,6 +101,8 @@ class Correlator {
   Objects& objects_;
   Counters& counters_;
   const SessionLimits& limits_;
+  CompletionTimes times_;
+  CompletionTime completed_;  // of the completion at hand
   std::array<Route, 4096> routes_{};
   std::vector<Batch> batches_;
   size_t active_batches_ = 0;

@@ -24,6 +24,7 @@ void describe_send(Operation& operation, const Pending& pending) {
   if (pending.post_flags & SIGMA_POST_HAS_AH) {
     operation.peer_qp_num = pending.remote_qpn;
     operation.peer = pending.peer ? *pending.peer : Address{};
+    if (pending.post_flags & SIGMA_POST_HAS_LID) operation.peer.lid = pending.remote_lid;
   }
   // Of two calls at once, the second one's index is where the first one's requests went.
   if (pending.post_flags & SIGMA_POST_HAS_INDEX && !(pending.flags & kConcurrent))
@@ -66,25 +67,38 @@ Operation& Correlator::begin(Qp* qp, Queue side, const Pending& pending, const W
 }
 
 void Correlator::apply(Operation& operation, const sigma_completion& wc, bool ambiguous) {
-  operation.complete_ns = wc.h.time_ns;
-  operation.complete_source = CompleteSource::poll;
+  // A stamp before the post is not of this request's completion.
+  if (completed_.source == CompleteSource::nic && operation.time_ns && !ambiguous &&
+      completed_.ns + completed_.error_ns.value_or(0) < *operation.time_ns)
+    completed_ = times_.refuse(wc);
+  operation.complete_ns = completed_.ns;
+  operation.complete_error_ns = completed_.error_ns;
+  operation.complete_source = completed_.source;
   operation.wr_id = wc.wr_id;
   operation.status = wc.status;
-  if (wc.status != IBV_WC_SUCCESS) operation.vendor_err = wc.vendor_err;
+  if (wc.status != IBV_WC_SUCCESS && !(wc.unknown & SIGMA_WC_NO_VENDOR_ERR))
+    operation.vendor_err = wc.vendor_err;
   if (ambiguous)
     operation.flags |= kAmbiguous;
-  else if (operation.time_ns && *operation.time_ns <= wc.h.time_ns)
-    operation.latency_ns = wc.h.time_ns - *operation.time_ns;
+  else if (operation.time_ns && *operation.time_ns <= completed_.ns)
+    operation.latency_ns = completed_.ns - *operation.time_ns;
 
   if (operation.queue != Queue::recv || wc.status != IBV_WC_SUCCESS) return;
+  const bool has_opcode = !(wc.unknown & SIGMA_WC_NO_OPCODE);
   const WcTraits traits = traits_of_wc(wc.opcode);
-  operation.opcode = traits.opcode;
-  if (traits.bytes) operation.bytes = wc.byte_len;
+  operation.opcode = has_opcode ? traits.opcode : Opcode::unknown;
+  if ((traits.bytes || !has_opcode) && !(wc.unknown & SIGMA_WC_NO_BYTES))
+    operation.bytes = wc.byte_len;
   if (wc.wc_flags & IBV_WC_WITH_IMM)
     operation.imm = ntohl(wc.imm);
   else if (wc.wc_flags & IBV_WC_WITH_INV)
     operation.rkey = wc.imm;
   if (operation.qp != nullptr && operation.qp->type == IBV_QPT_UD) {
+    if (wc.unknown & SIGMA_WC_NO_SOURCE) {
+      operation.peer_qp_num.reset();
+      operation.peer = Address{};
+      return;
+    }
     operation.peer_qp_num = wc.src_qp;
     operation.peer = Address{};
     if (wc.slid != 0) operation.peer.lid = wc.slid;  // 0 on RoCE
@@ -96,7 +110,7 @@ void Correlator::apply(Operation& operation, const sigma_completion& wc, bool am
 void Correlator::complete_unseen(Qp* qp, const sigma_completion& wc) {
   if (qp != nullptr) ++counters_.completions_without_post;
   const WcTraits traits = traits_of_wc(wc.opcode);
-  const bool success = wc.status == IBV_WC_SUCCESS;
+  const bool success = wc.status == IBV_WC_SUCCESS && !(wc.unknown & SIGMA_WC_NO_OPCODE);
   Queue side = Queue::send;
   if (success ? traits.side != WcSide::send
               : qp != nullptr && qp->recv_cq_ptr == wc.cq_ptr && qp->send_cq_ptr != wc.cq_ptr)
@@ -104,7 +118,7 @@ void Correlator::complete_unseen(Qp* qp, const sigma_completion& wc) {
   Operation& operation = begin(qp, side, wc.h.pid);
   if (success && side == Queue::send) {
     operation.opcode = traits.opcode;
-    if (traits.bytes) operation.bytes = wc.byte_len;
+    if (traits.bytes && !(wc.unknown & SIGMA_WC_NO_BYTES)) operation.bytes = wc.byte_len;
   }
   apply(operation, wc, false);
   emit(operation);
@@ -118,6 +132,9 @@ void Correlator::emit(Operation& operation) {
     ++counters_.completed;
   if (operation.complete_source == CompleteSource::inferred) ++counters_.inferred;
   if (operation.flags & kAmbiguous) ++counters_.ambiguous;
+  if (operation.queue == Queue::send && operation.qp != nullptr &&
+      operation.qp->type == IBV_QPT_UD && !operation.peer.gid && !operation.peer.lid)
+    ++counters_.datagram_peers_unknown;
   sink_.on_operation(operation);
 }
 

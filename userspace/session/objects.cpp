@@ -14,6 +14,8 @@ namespace {
 
 // A bound on what netlink may say about queue pairs that are never seen.
 constexpr size_t kMaxPeersAhead = 1 << 16;
+// On what a damaged trace may say of clocks.
+constexpr size_t kMaxDevices = 1 << 12;
 
 std::string text(const char* chars, size_t capacity) {
   return {chars, strnlen(chars, capacity)};
@@ -168,6 +170,15 @@ void Objects::on_qp_peer(const sigma_qp_peer& record) {
   }
 }
 
+void Objects::on_clock_sample(const sigma_clock_sample& sample) {
+  if (devices_.size() >= kMaxDevices) return;
+  device_named(text(sample.device, sizeof(sample.device)))
+      .clock.add({.ticks = sample.ticks,
+                  .host_ns = sample.h.time_ns,
+                  .error_ns = sample.error_ns,
+                  .nominal_khz = sample.nominal_khz});
+}
+
 // ---- other objects ------------------------------------------------------------------------------
 
 void Objects::end_cq(HandleSpace& space, uint32_t handle, uint64_t now_ns) {
@@ -176,6 +187,7 @@ void Objects::end_cq(HandleSpace& space, uint32_t handle, uint64_t now_ns) {
   it->second->info.destroyed_ns = now_ns;
   remember(closed_cqs_, std::move(it->second->info));
   space.cqs.erase(it);
+  ++generation_;
 }
 
 void Objects::end_mr(HandleSpace& space, uint32_t handle, uint64_t now_ns) {

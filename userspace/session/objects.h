@@ -26,6 +26,7 @@
 
 #include "base/counters.h"
 #include "decode/uverbs.h"
+#include "session/nic_clock.h"
 #include "session/session.h"
 #include "session/shared_queue.h"
 #include "session/work_queue.h"
@@ -71,6 +72,7 @@ struct Qp {
 struct Cq {
   CompletionQueue info;
   uint64_t ptr = 0;
+  bool real_time = false;  // its time stamps are the device's real time, not ticks of its clock
 };
 
 struct Ah {
@@ -86,6 +88,7 @@ struct Device {
   std::map<uint32_t, std::unique_ptr<Qp>> qps;   // live, by number
   std::unordered_map<uint32_t, uint32_t> lives;  // so far, by number; 24-bit numbers bound it
   std::unordered_map<uint32_t, QpPeer> peers;    // netlink spoke before the queue pair was seen
+  NicClock clock;
 };
 
 struct HandleSpace {
@@ -141,7 +144,14 @@ class Objects {
   // The SRQ that a queue pair receives from; null if it has none or it is unknown.
   Srq* srq_of(Qp& qp);
   uint64_t cq_ptr(const HandleSpace* space, std::optional<uint32_t> handle) const;
+  const Cq* find_cq(uint32_t pid, uint64_t ptr) const;
   const Ah* find_ah(const Qp& qp, uint32_t pid, uint32_t handle) const;
+  // The queues that complete in a CQ.
+  struct QueueRef {
+    Qp* qp;
+    Queue side;
+  };
+  std::vector<QueueRef> queues_of_cq(uint32_t pid, uint64_t cq_ptr);
 
   // ---- the control plane's names
   // Of one uverbs command's caller.
@@ -163,6 +173,7 @@ class Objects {
   void on_qp_seen(const sigma_qp_seen& seen);
   void on_mr_seen(const sigma_mr_seen& seen);
   void on_qp_peer(const sigma_qp_peer& peer);
+  void on_clock_sample(const sigma_clock_sample& sample);
   void on_context(const sigma_context& record);
   void on_process(const sigma_process& record);
 

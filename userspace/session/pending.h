@@ -28,6 +28,7 @@ struct Pending {
   uint16_t blocks;  // mlx5: how far it moves the index on; 0: not known
   uint16_t position;
   uint16_t num_sge;
+  uint16_t remote_lid;
   uint16_t post_flags;  // enum sigma_post_flags
   uint8_t opcode;       // enum ibv_wr_opcode
   uint8_t send_flags;   // enum ibv_send_flags
@@ -57,6 +58,7 @@ inline Pending pending_of(const sigma_post& post, std::shared_ptr<const Address>
                                                : uint16_t{0},
       .position = post.position,
       .num_sge = post.num_sge,
+      .remote_lid = post.remote_lid,
       .post_flags = post.flags,
       .opcode = post.opcode,
       .send_flags = post.send_flags,

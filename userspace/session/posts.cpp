@@ -35,7 +35,7 @@ void Correlator::on_post(const sigma_post& post) {
   qp.has_operations = true;
 
   std::shared_ptr<const Address> peer;
-  if (post.flags & SIGMA_POST_HAS_AH)
+  if ((post.flags & (SIGMA_POST_HAS_AH | SIGMA_POST_HAS_LID)) == SIGMA_POST_HAS_AH)
     if (const Ah* ah = objects_.find_ah(qp, post.h.pid, post.ah_handle)) peer = ah->peer;
   Pending pending = pending_of(post, std::move(peer));
   if (side == Queue::send) {
@@ -255,7 +255,7 @@ void Correlator::stage(const sigma_post& post) {
   Qp& qp = qp_of_post(post.h, post.context, post.qp_num, post.queue_ptr);
   if (!qp.info->type && post.qp_type != 0xff) qp.info->type = post.qp_type;
   std::shared_ptr<const Address> peer;
-  if (post.flags & SIGMA_POST_HAS_AH)
+  if ((post.flags & (SIGMA_POST_HAS_AH | SIGMA_POST_HAS_LID)) == SIGMA_POST_HAS_AH)
     if (const Ah* ah = objects_.find_ah(qp, post.h.pid, post.ah_handle)) peer = ah->peer;
   batch->requests.push_back(pending_of(post, std::move(peer)));
 }

@@ -139,6 +139,25 @@ uint64_t Objects::cq_ptr(const HandleSpace* space, std::optional<uint32_t> handl
   return it == space->cqs.end() ? 0 : it->second->ptr;
 }
 
+const Cq* Objects::find_cq(uint32_t pid, uint64_t ptr) const {
+  for (const auto& space : spaces_) {
+    if (space->pid != pid) continue;
+    for (const auto& [handle, cq] : space->cqs)
+      if (cq->ptr == ptr) return cq.get();
+  }
+  return nullptr;
+}
+
+std::vector<Objects::QueueRef> Objects::queues_of_cq(uint32_t pid, uint64_t cq_ptr) {
+  std::vector<QueueRef> queues;
+  for_each_qp([&](Qp& qp) {
+    if (qp.info->pid != pid && qp.info->pid != parent_of(pid)) return;
+    if (qp.send_cq_ptr == cq_ptr) queues.push_back({&qp, Queue::send});
+    if (qp.recv_cq_ptr == cq_ptr) queues.push_back({&qp, Queue::recv});
+  });
+  return queues;
+}
+
 const Ah* Objects::find_ah(const Qp& qp, uint32_t pid, uint32_t handle) const {
   if (qp.space != nullptr) {
     const auto it = qp.space->ahs.find(handle);

@@ -83,6 +83,8 @@ void Session::Impl::dispatch(std::span<const std::byte> record) {
       return deliver(as<sigma_qp_peer>(record), [&](auto& r) { objects.on_qp_peer(r); });
     case SIGMA_WINDOW:
       return deliver(as<sigma_window>(record), [&](auto& r) { correlator.on_window(r); });
+    case SIGMA_CLOCK_SAMPLE:
+      return deliver(as<sigma_clock_sample>(record), [&](auto& r) { objects.on_clock_sample(r); });
     default:
       ++counters.records_malformed;
   }

@@ -138,6 +138,8 @@ constexpr auto kPost = std::to_array<Field>({
     FIELD(sigma_post, send_flags, hex),
     ENUM(sigma_post, qp_type, kQpTypes),
     FIELD(sigma_post, omitted),
+    FIELD(sigma_post, remote_lid),
+    FIELD(sigma_post, reserved, padding),
 });
 
 constexpr auto kPostResult = std::to_array<Field>({
@@ -168,6 +170,17 @@ constexpr auto kCompletion = std::to_array<Field>({
     FIELD(sigma_completion, sl),
     FIELD(sigma_completion, dlid_path_bits),
     FIELD(sigma_completion, batch),
+    FIELD(sigma_completion, nic_stamp),
+    FIELD(sigma_completion, unknown, hex),
+    FIELD(sigma_completion, flags, hex),
+    FIELD(sigma_completion, reserved, padding),
+});
+
+constexpr auto kClockSample = std::to_array<Field>({
+    FIELD(sigma_clock_sample, ticks),
+    FIELD(sigma_clock_sample, error_ns),
+    FIELD(sigma_clock_sample, nominal_khz),
+    FIELD(sigma_clock_sample, device, text),
 });
 
 constexpr auto kUverbs = std::to_array<Field>({
@@ -291,6 +304,7 @@ constexpr auto kSchemas = std::to_array<RecordSchema>({
     {SIGMA_MR_SEEN, "mr_seen", sizeof(sigma_mr_seen), kMrSeen},
     {SIGMA_QP_PEER, "qp_peer", sizeof(sigma_qp_peer), kQpPeer},
     {SIGMA_WINDOW, "window", sizeof(sigma_window), kWindow},
+    {SIGMA_CLOCK_SAMPLE, "clock_sample", sizeof(sigma_clock_sample), kClockSample, Tail::none, true},
     {kNoteDevice, "note_device", sizeof(NoteDevice), kDevice},
     {kNoteComm, "note_comm", sizeof(NoteComm), kComm},
     {kNoteFact, "note_fact", sizeof(NoteFact), kFact},
