@@ -25,6 +25,15 @@ int provider_post_srq_recv(struct ibv_srq* srq, struct ibv_recv_wr* wr,
                            struct ibv_recv_wr** bad_wr);
 int provider_poll_cq(struct ibv_cq* cq, int n, struct ibv_wc* wc);
 
+// An extended CQ: after start_poll or next_poll returned 0, `current` is where it stands.
+struct provider_cq_ex {
+  struct ibv_cq_ex ex;
+  const struct ibv_wc* current;
+  struct provider_completions ready;
+};
+int provider_start_poll(struct ibv_cq_ex* cq, struct ibv_poll_cq_attr* attributes);
+int provider_next_poll(struct ibv_cq_ex* cq);
+
 // Fills in the pointers of an ibv_qp_ex, all but its base. wr_complete returns *(int *)qp_context.
 void provider_make_ex(struct ibv_qp_ex* qp);
 

@@ -20,12 +20,14 @@ struct Run {
 
 Run trace(const std::string& scenario, const Features& features,
           const std::vector<std::string>& environment = {}, CaptureOptions options = {},
-          AttachPolicy policy = {}) {
+          AttachPolicy policy = {}, bool layout = true) {
   Run run;
   auto capture = rig::load(features, options);
   rig::Workload workload(scenario, environment);
   REQUIRE(capture->add_target(workload.pid()).ok());
-  run.report = capture->attach(rig::provider_plan(), workload.pid(), policy);
+  LibraryPlan plan = rig::provider_plan();
+  if (!layout) plan.cq_layout = {};
+  run.report = capture->attach(plan, workload.pid(), policy);
   run.said = workload.act();
   run.records = rig::drain(*capture);
   run.seen = rig::texts(run.records);
@@ -79,6 +81,25 @@ TEST_CASE("builders: committed, aborted, refused") {
 TEST_CASE("polls of none, one, many and too many") {
   by_each_form("polls");
 }
+TEST_CASE("completions of extended CQs, by the provider's layout") {
+  by_each_form("extended_polls");
+}
+TEST_CASE(
+    "of an extended CQ without a known layout the public members are told, the rest is unknown") {
+  const Run run = trace("extended_polls", rig::features(), {}, {}, {}, /*layout=*/false);
+  size_t completions = 0;
+  for (const rig::SeenRecord& record : run.records) {
+    if (record.header.type != SIGMA_COMPLETION) continue;
+    const auto& wc = *reinterpret_cast<const sigma_completion*>(record.bytes.data());
+    completions++;
+    CHECK(wc.unknown == (SIGMA_WC_NO_QP_NUM | SIGMA_WC_NO_OPCODE | SIGMA_WC_NO_BYTES |
+                         SIGMA_WC_NO_VENDOR_ERR | SIGMA_WC_NO_SOURCE | SIGMA_WC_NO_IMM));
+    CHECK(wc.wr_id >= 0x200000);
+    CHECK(wc.qp_num == 0);
+    CHECK(wc.flags == 0);
+  }
+  REQUIRE(completions == 45);
+}
 TEST_CASE("contexts and queue pairs that come again at the same address") {
   by_each_form("reopen");
 }
@@ -99,8 +120,8 @@ TEST_CASE("lists longer than are walked are counted") {
 }
 
 TEST_CASE("without bpf_loop shorter lists are walked") {
-  for (const char* scenario :
-       {"opcodes", "chain", "refusals", "builders", "long_lists", "polls", "commands"}) {
+  for (const char* scenario : {"opcodes", "chain", "refusals", "builders", "long_lists", "polls",
+                               "extended_polls", "commands"}) {
     INFO(scenario);
     const Run run = trace(scenario, rig::features_without("loop"), {"WORKLOAD_WALKED=32"});
     require_same(run.said, run.seen);
@@ -129,7 +150,7 @@ TEST_CASE("where returns would kill, what needs none is still attached") {
   policy.returns_allowed = false;
   const Run run = trace("refusals", rig::features(), {"WORKLOAD_POST_FLAGS=8"}, {}, policy);
   require_same(run.said, run.seen);
-  REQUIRE(run.report.failed.size() == 2);  // poll_cq and execute_ioctl are nothing without
+  REQUIRE(run.report.failed.size() == 4);  // polls and execute_ioctl are nothing without
   REQUIRE(run.report.without_return.size() == 4);
   for (const AttachedProbe& probe : run.report.attached) REQUIRE_FALSE(probe.at_return);
 }

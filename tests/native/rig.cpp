@@ -15,6 +15,7 @@
 #include "attach/probe_table.h"
 #include "bpf/records.h"
 #include "catch.h"
+#include "provider.h"
 #include "truth.h"
 
 extern char** environ;
@@ -133,6 +134,21 @@ sigma::LibraryPlan provider_plan() {
   plan.kind = sigma::LibraryKind::provider;
   plan.path = PROVIDER_PATH;
   plan.name = "libsigma_test_provider";
+  // As the resolver would find it in read_* functions of libsigma_test_provider, had it any.
+  plan.cq_layout.kind = SIGMA_CQ_FIELDS;
+  const auto field = [&](sigma_cq_field_name name, size_t offset) {
+    plan.cq_layout.fields[name] = {.pointer = offsetof(provider_cq_ex, current),
+                                   .offset = static_cast<__u32>(offset),
+                                   .mask = ~0u,
+                                   .size = 4};
+  };
+  field(SIGMA_CQ_QP_NUM, offsetof(ibv_wc, qp_num));
+  field(SIGMA_CQ_OPCODE, offsetof(ibv_wc, opcode));
+  field(SIGMA_CQ_BYTE_LEN, offsetof(ibv_wc, byte_len));
+  field(SIGMA_CQ_VENDOR_ERR, offsetof(ibv_wc, vendor_err));
+  field(SIGMA_CQ_IMM, offsetof(ibv_wc, imm_data));
+  field(SIGMA_CQ_WC_FLAGS, offsetof(ibv_wc, wc_flags));
+  field(SIGMA_CQ_SRC_QP, offsetof(ibv_wc, src_qp));
   for (const sigma::ProbeRow& row : sigma::probe_table()) {
     std::string symbol = "provider_" + std::string(row.name);
     if (row.function == SIGMA_FN_CLOSE_DEVICE) symbol = "provider_close_device";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // bpf/verbs.h against the installed headers: at compile time, but a test, so that it is seen to be
 // held.
+#include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_ioctl_verbs.h>
@@ -73,6 +74,35 @@ SAME(sigma_ibv_wc, pkey_index, ibv_wc, pkey_index);
 SAME(sigma_ibv_wc, slid, ibv_wc, slid);
 SAME(sigma_ibv_wc, sl, ibv_wc, sl);
 SAME(sigma_ibv_wc, dlid_path_bits, ibv_wc, dlid_path_bits);
+
+static_assert(SIGMA_IBV_CQ_EX_COMP_MASK == offsetof(ibv_cq_ex, comp_mask));
+static_assert(SIGMA_IBV_CQ_EX_COMP_MASK + offsetof(sigma_ibv_cq_ex, status) ==
+              offsetof(ibv_cq_ex, status));
+static_assert(SIGMA_IBV_CQ_EX_COMP_MASK + offsetof(sigma_ibv_cq_ex, wr_id) ==
+              offsetof(ibv_cq_ex, wr_id));
+static_assert(SIGMA_IBV_CQ_CONTEXT == offsetof(ibv_cq_ex, context));
+
+static_assert(sizeof(sigma_mlx5_cqe) == sizeof(mlx5_cqe64));
+SAME(sigma_mlx5_cqe, ml_path, mlx5_cqe64, ml_path);
+SAME(sigma_mlx5_cqe, slid, mlx5_cqe64, slid);
+SAME(sigma_mlx5_cqe, flags_rqpn, mlx5_cqe64, flags_rqpn);
+SAME(sigma_mlx5_cqe, imm_inval_pkey, mlx5_cqe64, imm_inval_pkey);
+SAME(sigma_mlx5_cqe, byte_cnt, mlx5_cqe64, byte_cnt);
+SAME(sigma_mlx5_cqe, timestamp, mlx5_cqe64, timestamp);
+SAME(sigma_mlx5_cqe, sop_drop_qpn, mlx5_cqe64, sop_drop_qpn);
+SAME(sigma_mlx5_cqe, op_own, mlx5_cqe64, op_own);
+static_assert(offsetof(sigma_mlx5_cqe, timestamp) + 6 == offsetof(mlx5_err_cqe, vendor_err_synd));
+static_assert(offsetof(mlx5_err_cqe, s_wqe_opcode_qpn) == offsetof(mlx5_cqe64, sop_drop_qpn));
+
+// The address vector follows struct ibv_ah, of which the handle is the last member.
+#define SAME_AV(member)                                                  \
+  static_assert(SIGMA_IBV_AH_HANDLE + offsetof(sigma_mlx5_ah, member) == \
+                sizeof(ibv_ah) + offsetof(mlx5_wqe_av, member));
+SAME_AV(key)
+SAME_AV(dqp_dct)
+SAME_AV(rlid)
+SAME_AV(rmac)
+SAME_AV(grh_gid_fl)
 
 static_assert(SIGMA_IBV_CONTEXT_DEVICE == offsetof(ibv_context, device));
 static_assert(SIGMA_IBV_CONTEXT_CMD_FD == offsetof(ibv_context, cmd_fd));

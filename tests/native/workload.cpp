@@ -14,6 +14,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bpf/records.h"
@@ -493,6 +494,56 @@ void polls() {
   }
 }
 
+// By the extended CQ, one at a time: wr_id and status are its own, the rest is where the layout
+// says.
+void extended_polls() {
+  World world;
+  provider_cq_ex cq = {};
+  cq.ex.context = &world.context;
+  bool first = true;
+  for (const int n : {0, 1, 4, 0, 40}) {
+    std::vector<ibv_wc> ready(static_cast<size_t>(n));
+    for (size_t i = 0; i < ready.size(); i++) {
+      ibv_wc& wc = ready[i];
+      const auto k = static_cast<uint32_t>(i);
+      wc.wr_id = 0x200000 + i;
+      wc.status = i % 5 ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR;
+      wc.opcode = i % 2 ? IBV_WC_RECV : IBV_WC_RDMA_WRITE;
+      wc.vendor_err = k + 1;
+      wc.byte_len = k + 2;
+      wc.imm_data = k + 3;
+      wc.qp_num = k + 4;
+      wc.src_qp = k + 5;
+      wc.wc_flags = i % 3 ? IBV_WC_WITH_IMM : 0;
+    }
+    cq.ready = {ready.data(), n};
+    ibv_poll_cq_attr attributes = {};
+    int got = 0;
+    for (int result = provider_start_poll(&cq.ex, &attributes); result == 0;
+         result = provider_next_poll(&cq.ex)) {
+      const auto k = static_cast<uint32_t>(got++);
+      if (std::exchange(first, false)) world.say_context();
+      CompletionText text;
+      text.cq = address(&cq);
+      text.context = address(&world.context);
+      text.wr_id = 0x200000 + k;
+      text.status = k % 5 ? 0 : 12;
+      text.qp_num = k + 4;
+      if (text.status != 0) {
+        text.vendor = k + 1;
+      } else {
+        text.opcode = k % 2 ? 128 : 1;
+        text.bytes = k + 2;
+        text.src_qp = k + 5;
+        text.wc_flags = k % 3 ? 2 : 0;
+        if (text.wc_flags != 0) text.imm = k + 3;
+      }
+      text.batch = 1;
+      say(text.text());
+    }
+  }
+}
+
 // A context is closed and another opened at its address; the QP there has the same number.
 void reopen() {
   for (const char* name : {"sigma_a", "sigma_b"}) {
@@ -720,6 +771,7 @@ int main(int argc, char** argv) {
     if (scenario == "unreadable") unreadable();
     if (scenario == "builders") builders();
     if (scenario == "polls") polls();
+    if (scenario == "extended_polls") extended_polls();
     if (scenario == "reopen") reopen();
     if (scenario == "replaced") replaced();
     if (scenario == "replaced_unseen") replaced_unseen();

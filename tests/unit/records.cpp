@@ -12,14 +12,16 @@ TEST_CASE("records have the same size in C and C++") {
       sizeof(sigma_header),  sizeof(sigma_post),    sizeof(sigma_post_result), sizeof(sigma_completion),
       sizeof(sigma_qp_seen), sizeof(sigma_context), sizeof(sigma_process),     sizeof(sigma_uverbs),
       sizeof(sigma_uverbs_attr), sizeof(sigma_mr_seen), sizeof(sigma_qp_peer), sizeof(sigma_window),
+      sizeof(sigma_clock_sample),
   };
   for (size_t i = 0; i < std::size(sizes); ++i) CHECK(sizes[i] == sigma_c_sizes[i]);
 }
 
 TEST_CASE("records have their last fields at the same offset in C and C++") {
   const unsigned long offsets[] = {
-      offsetof(sigma_header, tid),       offsetof(sigma_post, omitted),   offsetof(sigma_completion, batch),
+      offsetof(sigma_header, tid),       offsetof(sigma_post, reserved),  offsetof(sigma_completion, reserved),
       offsetof(sigma_uverbs, flags),     offsetof(sigma_context, device), offsetof(sigma_qp_peer, qp_type),
+      offsetof(sigma_clock_sample, device),
   };
   for (size_t i = 0; i < std::size(offsets); ++i) CHECK(offsets[i] == sigma_c_offsets[i]);
 }

@@ -7,9 +7,11 @@ const unsigned long sigma_c_sizes[] = {
     sizeof(struct sigma_completion), sizeof(struct sigma_qp_seen), sizeof(struct sigma_context),
     sizeof(struct sigma_process),    sizeof(struct sigma_uverbs),  sizeof(struct sigma_uverbs_attr),
     sizeof(struct sigma_mr_seen),    sizeof(struct sigma_qp_peer), sizeof(struct sigma_window),
+    sizeof(struct sigma_clock_sample),
 };
 const unsigned long sigma_c_offsets[] = {
-    offsetof(struct sigma_header, tid),       offsetof(struct sigma_post, omitted),
-    offsetof(struct sigma_completion, batch), offsetof(struct sigma_uverbs, flags),
+    offsetof(struct sigma_header, tid),       offsetof(struct sigma_post, reserved),
+    offsetof(struct sigma_completion, reserved), offsetof(struct sigma_uverbs, flags),
     offsetof(struct sigma_context, device),   offsetof(struct sigma_qp_peer, qp_type),
+    offsetof(struct sigma_clock_sample, device),
 };

@@ -250,6 +250,63 @@ TEST_CASE("libmlx5: both poll functions, the setters of all QP types, cheap site
       CHECK(function.site.kind != InstructionKind::single_step);
 }
 
+TEST_CASE("libmlx5: every variant of start_poll and next_poll, and completions in its CQEs") {
+  std::map<sigma_function, int> expected, found;
+  for (const auto& [name, address] : nm(libdir() + "/libmlx5.a")) {
+    if (name.find('.') != name.npos) continue;
+    if (name.starts_with("mlx5_start_poll")) ++expected[SIGMA_FN_START_POLL];
+    if (name.starts_with("mlx5_next_poll")) ++expected[SIGMA_FN_NEXT_POLL];
+  }
+  Resolver resolver;
+  auto plan = plan_of(resolver, libmlx5());
+  for (const ResolvedFunction& function : plan->functions) ++found[function.function];
+  CHECK(expected[SIGMA_FN_START_POLL] >= 16);
+  CHECK(found[SIGMA_FN_START_POLL] == expected[SIGMA_FN_START_POLL]);
+  CHECK(found[SIGMA_FN_NEXT_POLL] == expected[SIGMA_FN_NEXT_POLL]);
+  CHECK(plan->cq_layout.kind == SIGMA_CQ_MLX5);
+  CHECK(plan->cq_layout.pointer >= sizeof(ibv_cq_ex));
+}
+
+TEST_CASE("every installed provider that has extended CQs gives their polls") {
+  Resolver resolver;
+  int extended = 0;
+  for (const std::string& path : installed_providers()) {
+    INFO(path);
+    auto plan = plan_of(resolver, path);
+    bool wanted = false;
+    for (const auto& [name, address] : nm(archive_of(path)))
+      wanted |= name.find("start_poll") != name.npos;
+    extended += wanted;
+    CHECK(has(*plan, SIGMA_FN_START_POLL) == wanted);
+    CHECK(has(*plan, SIGMA_FN_NEXT_POLL) == wanted);
+    if (wanted) CHECK(plan->cq_layout.fields[SIGMA_CQ_QP_NUM].size != 0);
+  }
+  CHECK(extended >= 4);
+}
+
+TEST_CASE("libmlx5 keeps an address handle's vector right behind its public part") {
+  // It is copied into the WQE from where struct ibv_ah ends. bpf/verbs.h relies on it.
+  Resolver resolver;
+  auto plan = plan_of(resolver, libmlx5());
+  auto elf = open_elf(libmlx5());
+  int setters = 0;
+  for (const ResolvedFunction& function : plan->functions) {
+    if (function.function != SIGMA_FN_WR_SET_UD_ADDR) continue;
+    const FunctionRange* range = elf.function_at(function.address);
+    const std::string listing = output_of(
+        fmt::format("objdump -d --no-show-raw-insn --start-address={:#x} --stop-address={:#x} {}",
+                    range->start, range->end(), libmlx5()));
+    // Its last 16 bytes, the GID, into an xmm register.
+    const std::string last =
+        fmt::format("{:#x}(%", sizeof(ibv_ah) + offsetof(mlx5_wqe_av, rgid));
+    const size_t at = listing.find(last);
+    REQUIRE(at != listing.npos);
+    CHECK(listing.find("),%xmm", at) <= at + last.size() + 4);
+    ++setters;
+  }
+  CHECK(setters > 0);
+}
+
 TEST_CASE("users of libibverbs are not taken for providers") {
   Resolver resolver;
   CHECK(resolver.classify(libdir() + "/librdmacm.so.1") == LibraryKind::other);

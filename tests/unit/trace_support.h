@@ -30,7 +30,7 @@ class RecordMaker {
  public:
   explicit RecordMaker(uint32_t seed) : random_(seed) {}
 
-  // One of the ten types; time goes up by up to 100 ns a record, on one of `cpus`.
+  // One of the types; time goes up by up to 100 ns a record, on one of `cpus`.
   Bytes next(uint32_t cpus = 4) {
     const auto type = static_cast<uint16_t>(1 + random_() % (SIGMA_RECORD_TYPES - 1));
     return next_of(type, random_() % cpus);
@@ -47,7 +47,8 @@ class RecordMaker {
                                                                       sizeof(sigma_process),
                                                                       sizeof(sigma_mr_seen),
                                                                       sizeof(sigma_qp_peer),
-                                                                      sizeof(sigma_window)};
+                                                                      sizeof(sigma_window),
+                                                                      sizeof(sigma_clock_sample)};
     size_t size = kSizes[type];
     sigma_uverbs uverbs{};
     if (type == SIGMA_UVERBS) {
@@ -65,6 +66,7 @@ class RecordMaker {
     if (type == SIGMA_CONTEXT) set_text(record, offsetof(sigma_context, device), 64);
     if (type == SIGMA_PROCESS) set_text(record, offsetof(sigma_process, comm), 16);
     if (type == SIGMA_QP_PEER) set_text(record, offsetof(sigma_qp_peer, device), 64);
+    if (type == SIGMA_CLOCK_SAMPLE) set_text(record, offsetof(sigma_clock_sample, device), 64);
     time_ns_ += random_() % 100;
     const sigma_header header{time_ns_,
                               type,

@@ -130,6 +130,78 @@ __attribute__((noinline)) void restore_completes(struct fake_qp *qp) {
 }
 __attribute__((noinline)) void set_finish(struct fake_qp *qp) { qp->finish = fake_finish; }
 
+/* ibv_cq_ex: the completion stands behind a pointer; its readers are rows of one line. */
+struct entry {
+  unsigned char kind, flags;
+  unsigned short id;
+  unsigned bytes, number, source;
+};
+struct fake_cq {
+  union {
+    struct ibv_cq cq;
+    struct ibv_cq_ex cq_ex;
+  };
+  unsigned long count;
+  struct entry *current;
+};
+#define FAKE_CQ(cq) ((struct fake_cq *)(cq))
+
+#define POLL(name, salt)                                                       \
+  static int name(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attributes) { \
+    if (!ring_doorbell(attributes, salt)) return 2;                            \
+    FAKE_CQ(cq)->current += salt;                                              \
+    return 0;                                                                  \
+  }
+POLL(fake_start_poll, 21)
+POLL(fake_start_poll_locked, 22)
+static int fake_next_poll(struct ibv_cq_ex *cq) {
+  FAKE_CQ(cq)->current++;
+  return ring_doorbell(cq, 23);
+}
+static void fake_end_poll(struct ibv_cq_ex *cq) { FAKE_CQ(cq)->current = 0; }
+static void fake_end_poll_locked(struct ibv_cq_ex *cq) {
+  FAKE_CQ(cq)->current = 0;
+  ring_doorbell(cq, 24);
+}
+static enum ibv_wc_opcode fake_read_opcode(struct ibv_cq_ex *cq) {
+  return FAKE_CQ(cq)->current->kind == 3 ? IBV_WC_RECV : IBV_WC_SEND;
+}
+static unsigned fake_read_vendor_err(struct ibv_cq_ex *cq) { return FAKE_CQ(cq)->current->flags; }
+static unsigned fake_read_byte_len(struct ibv_cq_ex *cq) { return __builtin_bswap32(FAKE_CQ(cq)->current->bytes); }
+static unsigned fake_read_qp_num(struct ibv_cq_ex *cq) {
+  return __builtin_bswap32(FAKE_CQ(cq)->current->number) & 0xffffff;
+}
+static unsigned fake_read_src_qp(struct ibv_cq_ex *cq) { return FAKE_CQ(cq)->current->source >> 8; }
+static unsigned fake_read_wc_flags(struct ibv_cq_ex *cq) { return FAKE_CQ(cq)->cq_ex.comp_mask; }
+
+#ifdef POLL_TABLE
+/* As libmlx5: by properties of the CQ, some of which exclude each other. */
+static const struct {
+  int (*start)(struct ibv_cq_ex *, struct ibv_poll_cq_attr *);
+  int (*next)(struct ibv_cq_ex *);
+  void (*end)(struct ibv_cq_ex *);
+} polls[4] = {[0] = {fake_start_poll, fake_next_poll, fake_end_poll},
+              [3] = {fake_start_poll_locked, fake_next_poll, fake_end_poll_locked}};
+#endif
+
+__attribute__((noinline)) static void fill_polls(struct fake_cq *cq, unsigned flags, unsigned long fields) {
+#ifdef POLL_TABLE
+  cq->cq_ex.start_poll = polls[(flags & 1) + (flags >> 4 & 2)].start;
+  cq->cq_ex.next_poll = polls[(flags & 1) + (flags >> 4 & 2)].next;
+  cq->cq_ex.end_poll = polls[(flags & 1) + (flags >> 4 & 2)].end;
+#else
+  cq->cq_ex.start_poll = flags ? fake_start_poll_locked : fake_start_poll;
+  cq->cq_ex.next_poll = fake_next_poll;
+  cq->cq_ex.end_poll = flags ? fake_end_poll_locked : fake_end_poll;
+#endif
+  cq->cq_ex.read_opcode = fake_read_opcode;
+  cq->cq_ex.read_vendor_err = fake_read_vendor_err;
+  cq->cq_ex.read_wc_flags = fake_read_wc_flags;
+  if (fields & IBV_WC_EX_WITH_BYTE_LEN) cq->cq_ex.read_byte_len = fake_read_byte_len;
+  if (fields & IBV_WC_EX_WITH_QP_NUM) cq->cq_ex.read_qp_num = fake_read_qp_num;
+  if (fields & IBV_WC_EX_WITH_SRC_QP) cq->cq_ex.read_src_qp = fake_read_src_qp;
+}
+
 /* Control path. */
 #define CONTROL(name) \
   static int fake_##name(void *object) { return ibv_cmd_##name(object) ? 0 : ring_doorbell(object, sizeof #name); }
@@ -137,11 +209,15 @@ CONTROL(alloc_pd)
 CONTROL(dealloc_pd)
 CONTROL(reg_mr)
 CONTROL(dereg_mr)
-CONTROL(create_cq)
 CONTROL(destroy_cq)
 CONTROL(modify_qp)
 CONTROL(query_qp)
 CONTROL(destroy_qp)
+static void *fake_create_cq(void *context, unsigned flags, unsigned long fields) {
+  struct fake_cq *cq = calloc(1, sizeof *cq);
+  if (cq && !ibv_cmd_create_cq(context)) fill_polls(cq, flags, fields);
+  return cq;
+}
 static struct ibv_qp *fake_create_qp(void *pd, struct ibv_qp_init_attr *attributes) {
   struct fake_qp *qp = calloc(1, sizeof *qp);
   if (!qp) return 0;

@@ -94,15 +94,16 @@ def device_addresses(directory):
 
 class Comparison:
     """`unfinished`: the program leaves completions unpolled. `some_unindexed`: it posts lists with several SGEs a
-    request, whose place in the ring does not follow from what was posted."""
+    request, whose place in the ring does not follow from what was posted. `source`: what times its completions."""
 
-    def __init__(self, trace, unfinished=False, some_unindexed=False):
-        self.trace, self.unfinished, self.some_unindexed = trace, unfinished, some_unindexed
+    def __init__(self, trace, unfinished=False, some_unindexed=False, source="poll"):
+        self.trace, self.unfinished, self.some_unindexed, self.source = trace, unfinished, some_unindexed, source
         start = trace.meta["clocks"]["start"]
         self.utc_offset_ns = start["utc_ns"] - start["monotonic_ns"]
         self.addresses = device_addresses(trace.directory)
         self.differences = []
         self.counts = collections.Counter()
+        self.widest_ns = 0  # of the errors stated
 
     def differ(self, what):
         self.differences.append(what)
@@ -200,13 +201,26 @@ class Comparison:
         if posted_ns > wqe.time_ns:
             problems.append(f"posted {posted_ns - wqe.time_ns} ns after it was fetched")
         cqe = process.own_cqe.get((wqe.device, wqe.qpn, wqe.life, wqe.position))
-        if row["complete_source"] == "poll" and cqe:
-            polled_ns = int(row["complete_ns"]) - self.utc_offset_ns
-            if polled_ns < cqe.time_ns:
-                problems.append(f"polled {cqe.time_ns - polled_ns} ns before it was completed")
-            if row["latency_ns"] and int(row["latency_ns"]) != polled_ns - posted_ns:
-                problems.append(f"latency_ns {row['latency_ns']}, expected {polled_ns - posted_ns}")
+        if row["complete_source"] != "inferred" and cqe and row["complete_ns"]:
+            problems += self.compare_completion_time(row, cqe)
+            completed_ns = int(row["complete_ns"]) - self.utc_offset_ns
+            if row["latency_ns"] and int(row["latency_ns"]) != completed_ns - posted_ns:
+                problems.append(f"latency_ns {row['latency_ns']}, expected {completed_ns - posted_ns}")
         return problems
+
+    def compare_completion_time(self, row, cqe):
+        """By a poll: after the device has completed it. By the device's stamp: then, within the error that the row states."""
+        off_ns = int(row["complete_ns"]) - self.utc_offset_ns - cqe.time_ns
+        if row["complete_source"] == "poll":
+            return [] if off_ns >= 0 else [f"polled {-off_ns} ns before it was completed"]
+        if row["complete_source"] != "nic":
+            return []
+        if not row["complete_error_ns"]:
+            return ["no complete_error_ns"]
+        self.counts["nic"] += 1
+        self.widest_ns = max(self.widest_ns, int(row["complete_error_ns"]))
+        return [] if abs(off_ns) <= int(row["complete_error_ns"]) else \
+            [f"complete_ns is {off_ns} ns off, stated error {row['complete_error_ns']}"]
 
     def compare_common(self, key, process, row, wqe):
         problems = []
@@ -222,11 +236,8 @@ class Comparison:
         if process.types.get(life) == UD:
             if row["peer_qp_num"] != str(wqe.destination_qpn):
                 problems.append(f"peer_qp_num {row['peer_qp_num']}, expected {wqe.destination_qpn}")
-            # mlx5 makes the address handles of InfiniBand ports without any command: a declared gap.
             addresses = self.addresses[wqe.destination_device]
-            on_infiniband = any(isinstance(address, int) for address in addresses)
-            peer = address_of(row["peer"])
-            if peer not in addresses and not (peer is None and on_infiniband):
+            if address_of(row["peer"]) not in addresses:
                 problems.append(f"peer {row['peer']}, expected one of {addresses}")
         elif life in process.peers:
             peer = process.peers[life]
@@ -253,9 +264,13 @@ class Comparison:
             problems.append(f"status {row['status']}, expected {STATUS[cqe.syndrome]}")
         if cqe.syndrome and row["vendor_err"] != str(cqe.vendor_syndrome):
             problems.append(f"vendor_err {row['vendor_err']}, expected {cqe.vendor_syndrome}")
-        if row["complete_source"] != "poll":
-            problems.append(f"complete_source {row['complete_source']}")
+        problems += self.compare_source(row, cqe)
         return problems
+
+    def compare_source(self, row, cqe):
+        """Error completions have no stamp."""
+        wanted = self.source if cqe.syndrome == 0 else "poll"
+        return [] if row["complete_source"] == wanted else [f"complete_source {row['complete_source']}, expected {wanted}"]
 
     # ---- receives
 
@@ -275,6 +290,7 @@ class Comparison:
                 if process.types.get((*key[1:], cqe.life)) == UD:
                     wanted["peer_qp_num"] = str(cqe.remote_qpn)
             problems = [f"{name} {row[name]!r}, expected {value!r}" for name, value in wanted.items() if row[name] != value]
+            problems += self.compare_source(row, cqe) + self.compare_completion_time(row, cqe)
             if problems:
                 self.differ(f"{key} receive {i}: {'; '.join(problems)}\n    {compact(row)}\n    {cqe}")
             self.counts["receives"] += 1
@@ -284,10 +300,13 @@ class Comparison:
     def check_coverage(self):
         counters = self.trace.counters
         for name in ("records_dropped", "records_malformed", "work_requests_omitted", "completions_omitted", "reads_unreadable",
-                     "calls_not_tracked", "uverbs_undecoded", "uverbs_truncated", "operations_evicted", "completions_unmatched",
+                     "calls_not_tracked", "completions_fields_unknown", "nic_stamps_refused", "nic_stamps_without_clock",
+                     "datagram_peers_unknown", "uverbs_undecoded", "uverbs_truncated", "operations_evicted", "completions_unmatched",
                      "qps_older_than_attach", "governor_pauses", "completions_without_post", "rows_lost", "probes_failed"):
             if counters[name]:
                 self.differ(f"{name}: {counters[name]}")
+        if counters["nic_stamps_used"] != self.counts["nic"]:
+            self.differ(f"nic_stamps_used: {counters['nic_stamps_used']}, the rows say {self.counts['nic']}")
         if counters["records_attempted"] != counters["records_consumed"]:
             self.differ(f"{counters['records_attempted']} records made, {counters['records_consumed']} consumed")
         unfinished = sum(row["status"] == "unfinished" for row in self.trace.rows)

@@ -16,15 +16,18 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import oracle  # noqa: E402
 from compare import Comparison  # noqa: E402
-from traced_run import Failed, remove, run_traced  # noqa: E402
+from traced_run import Failed, bpf_map_entries, remove, run_traced  # noqa: E402
 
 
 class Test:
-    """`least`: send operations; `check(trace, counts)`: what else must hold. The rest as for Comparison."""
+    """`least`: send operations; `check(trace, counts)`: what else must hold; `differs`: the comparison must fail, saying
+    this; `watch`: see run_traced. The rest as for Comparison."""
 
-    def __init__(self, run_options, command, least, check=None, trace_options=(), **comparison):
+    def __init__(self, run_options, command, least, check=None, trace_options=(), clock_error_ns=0, differs=None, watch=None,
+                 **comparison):
         self.run_options, self.command, self.least = run_options, command, least
         self.check, self.trace_options, self.comparison = check, trace_options, comparison
+        self.clock_error_ns, self.differs, self.watch = clock_error_ns, differs, watch
 
 
 def require(good, what):
@@ -125,6 +128,27 @@ def churned(count):
     return check
 
 
+MAX_ENTRIES = 256             # of what lives: 2 queue pairs, a few threads and contexts
+MAX_GROWTH = 24 * 1024 * 1024  # what is kept of ended queue pairs for the side file, of 10,000
+
+
+def tracer_memory(pid):
+    """The tracer's anonymous memory in bytes, and the entries of each of its BPF hash maps."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        anonymous = [int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon:")][0]
+    return anonymous, bpf_map_entries(pid)
+
+
+def flat(trace, _):
+    require(len(trace.watched) > 4, "the run was too short to see anything")
+    sizes = [anonymous for anonymous, _ in trace.watched]
+    quarter = len(sizes) // 4
+    require(max(sizes) - sizes[quarter] < MAX_GROWTH, f"the tracer's memory grew: {sizes}")
+    for _, entries in trace.watched:
+        require(set(entries) >= {"queue_pairs", "calls", "targets"}, f"maps: {entries}")
+        require(max(entries.values()) <= MAX_ENTRIES, f"map entries: {entries}")
+
+
 def threads(trace, counts):
     require({row["wr_id"] for row in trace.rows} == {"0"}, "wr_ids other than 0")
     require(len({row["tid"] for row in trace.rows}) == 8, "not 8 posting threads")
@@ -155,6 +179,20 @@ def two_threads(trace, counts):
     require(len({row["tid"] for row in trace.rows if row["queue"] == "send"}) == 3, "not two posting threads and the main one")
     require(counts["indexed"] > 0, "no operation has an index")
     require({row["flags"] for row in trace.rows} <= {"", "concurrent"}, "other marks than concurrent")
+
+
+def stamps(devices):
+    """Both directions of drift; the errors are small, or they would prove nothing."""
+    def check(trace, counts):
+        timed = {row["device"] for row in trace.rows if row["complete_source"] == "nic"}
+        require(timed == {f"mlx5_{i}" for i in range(devices)}, f"stamps of {sorted(timed)}")
+        widest = max(int(row["complete_error_ns"]) for row in trace.rows if row["complete_error_ns"])
+        require(widest < 50_000, f"an error of {widest} ns")
+    return check
+
+
+def real_time(trace, _):
+    require(trace.counters["nic_stamps_real_time"] > 0, "no stamp in the real-time format")
 
 
 def comparison_can_fail(trace, _):
@@ -192,8 +230,22 @@ TESTS = {
     "comparison_can_fail": pair("ib_write_bw -n 200 -s 64", 200, check=comparison_can_fail),
     "rc_pingpong_events": pair("ibv_rc_pingpong -n 300 -e", 600),
     # With -e as well the program gives up at the first event whose completion it has already polled.
-    # Completions read by ibv_start_poll are a declared gap: all stays unfinished.
-    "rc_pingpong_time_stamps": pair("ibv_rc_pingpong -n 100 -t", 200, unfinished=True),
+    "rc_pingpong_time_stamps": pair("ibv_rc_pingpong -n 300 -t", 600, source="nic"),
+    # Extended CQs: variants of start_poll and next_poll; two devices whose clocks drift apart.
+    "extended_poll": single("env VERBS_POLL=extended {workloads}/verbs_data mlx5_0 mlx5_1 600 5", 600, "--devices", "2",
+                            some_unindexed=True, source="nic"),
+    "extended_poll_stamps": single("env VERBS_POLL=stamps {workloads}/verbs_data mlx5_0 mlx5_1 600 6", 600, "--devices", "2",
+                                   "--link", "eth", some_unindexed=True, source="nic", check=stamps(2)),
+    "extended_poll_single": single("env VERBS_POLL=stamps_single {workloads}/verbs_data mlx5_1 mlx5_0 600 7", 600,
+                                   "--devices", "2", some_unindexed=True, source="nic", check=stamps(2)),
+    "extended_poll_wall_clock": single("env VERBS_POLL=wall_clock {workloads}/verbs_data mlx5_0 mlx5_0 300 8", 300,
+                                       some_unindexed=True, check=real_time),
+    "extended_poll_threads": single("env VERBS_POLL=extended {workloads}/verbs_threads mlx5_0 8 64 50 3", 3200, source="nic",
+                                    check=threads),
+    # A clock that is read 5 us wrongly does not go unnoticed.
+    "extended_poll_wrong_clock": single("env VERBS_POLL=stamps {workloads}/verbs_data mlx5_0 mlx5_0 300 9", 300,
+                                        some_unindexed=True, source="nic", clock_error_ns=5000, differs="ns off, stated error"),
+    "extended_poll_errors": single("env VERBS_POLL=stamps {workloads}/verbs_errors mlx5_0 access", 3, check=errors, source="nic"),
     "rc_pingpong_roce": pair("ibv_rc_pingpong -n 200 -e -g 3", 400, "--link", "eth"),
     "ud_pingpong_events": pair("ibv_ud_pingpong -n 300 -e -s 1024", 600),
     "ud_pingpong_roce": pair("ibv_ud_pingpong -n 300 -e -g 3 -s 1024", 600, "--link", "eth"),
@@ -203,6 +255,9 @@ TESTS = {
     "write_bw_inline": pair("ib_write_bw -n 1000 -s 150 -I 200", 1000, check=inline),
     "write_bw_inline_old_post": pair("ib_write_bw -n 1000 -s 150 -I 200 --use_old_post_send", 1000, check=inline),
     "write_bw_lists": pair("ib_write_bw -n 1000 -s 64 -l 4", 1000),
+    "write_bw_lists_old_post": pair("ib_write_bw -n 1000 -s 64 -l 4 --use_old_post_send", 1000),
+    "write_bw_all_options": pair("ib_write_bw -n 400 -s 64 -q 4 -b -l 8 -Q 8 -I 100", 3200),
+    "write_bw_all_options_old_post": pair("ib_write_bw -n 400 -s 64 -q 4 -b -l 8 -Q 8 -I 100 --use_old_post_send", 3200),
     "write_bw_moderation": pair("ib_write_bw -n 2000 -s 64 -Q 50", 2000, check=inferred),
     "write_bw_moderation_old_post": pair("ib_write_bw -n 2000 -s 64 -Q 50 --use_old_post_send", 2000, check=inferred),
     "write_bw_qps_both": pair("ib_write_bw -n 300 -s 1024 -q 8 -b", 4800),
@@ -211,7 +266,9 @@ TESTS = {
     "read_bw_old_post": pair("ib_read_bw -n 1000 -s 4096 --use_old_post_send", 1000),
     "send_bw": pair("ib_send_bw -n 1000 -s 1024", 1000),
     "send_bw_srq": pair("ib_send_bw -n 1000 -s 512 --use-srq", 1000),
+    "send_bw_srq_qps_old_post": pair("ib_send_bw -n 500 -s 512 -q 2 --use-srq --use_old_post_send", 1000),
     "send_bw_ud": pair("ib_send_bw -n 300 -s 1024 -c UD -r 512", 300),
+    "send_bw_ud_roce": pair("ib_send_bw -n 300 -s 1024 -c UD -r 512 -x 3", 300, "--link", "eth"),
     "send_bw_ud_old_post": pair("ib_send_bw -n 300 -s 1024 -c UD -r 512 --use_old_post_send", 300),
     "atomic_bw_fadd": pair("ib_atomic_bw -n 1000", 1000),
     "atomic_bw_cas_old_post": pair("ib_atomic_bw -n 1000 -A CMP_AND_SWAP --use_old_post_send", 1000),
@@ -220,8 +277,11 @@ TESTS = {
     "ucx_rc_verbs": ucx("rc_v,self", 600),
     "ucx_ud_verbs": ucx("ud_v,self", 600),
     "mpi_rc_verbs": mpi(4, "rc_v,ud_v,self", 100),
+    "mpi_ud_verbs": mpi(4, "ud_v,self", 100),
     "threads": single("{workloads}/verbs_threads mlx5_0 8 64 50 2", 3200, check=threads),
     "churn": single("{workloads}/verbs_churn mlx5_0 1000 3", 3000, check=churned(2000), unfinished=True),
+    "churn_10000": single("{workloads}/verbs_churn mlx5_0 5000 2", 10000, check=lambda *a: (churned(10000)(*a), flat(*a)),
+                          watch=tracer_memory, unfinished=True),
     "churn_same_numbers": single("{workloads}/verbs_churn mlx5_0 300 3", 900, "--env", "SIGMA_CONNECTX_REUSE_QPN=1",
                                  check=churned(600), unfinished=True),
     "verbs_data_roce": single("{workloads}/verbs_data mlx5_0 mlx5_1 1500 9", 1000, "--devices", "2", "--link", "eth", some_unindexed=True),
@@ -247,13 +307,25 @@ TESTS = {
 }
 
 
+def compare(trace, test):
+    comparison = Comparison(trace, **test.comparison)
+    if test.differs is None:
+        return comparison.run()
+    try:
+        comparison.run()
+    except Failed as failure:
+        require(test.differs in str(failure), f"not {test.differs!r}, but {failure}")
+        return comparison.counts
+    raise Failed("the comparison noticed nothing")
+
+
 def execute(name, arguments):
     test = TESTS[name]
     command = [word.replace("{workloads}", os.path.abspath(arguments.workloads)) for word in test.command]
     trace = run_traced(arguments.sigmatrace, test.run_options, command, test.trace_options, arguments.keep,
-                       os.path.abspath(arguments.workloads))
+                       os.path.abspath(arguments.workloads), test.clock_error_ns, test.watch)
     try:
-        counts = Comparison(trace, **test.comparison).run()
+        counts = compare(trace, test)
         require(counts["sends"] >= test.least, f"{counts['sends']} send operations, expected at least {test.least}")
         if test.check:
             test.check(trace, counts)

@@ -52,12 +52,13 @@ def read_rows(path):
 class Tracer:
     """sigmatrace attach, on the launcher and what it starts."""
 
-    def __init__(self, sigmatrace, pids, directory, sysfs, options):
+    def __init__(self, sigmatrace, pids, directory, devices, options):
         self.csv = os.path.join(directory, "ops.csv")
         command = [sigmatrace, "attach", "--pid", ",".join(map(str, pids)), "--follow-forks", "--budget", "off",
                    "--ring-size", "64M", "-o", self.csv, *options]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                        env=dict(os.environ, SIGMATRACE_SYSFS=sysfs))
+                                        env=dict(os.environ, SIGMATRACE_SYSFS=os.path.join(devices, "sys"),
+                                                 SIGMATRACE_CLOCK=os.path.join(devices, "clock")))
         self.said = b""
 
     def wait_attached(self):
@@ -123,16 +124,58 @@ def wait_in_root(process):
         time.sleep(0.01)
 
 
-def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, workloads="."):
-    """The workload's Trace. Fails when workload or tracer does. `keep`: a directory that outlives this."""
+def set_clock_wrong(path, error_ns):
+    """The tracer's readings of the clock will be that much off."""
+    with open(path, encoding="ascii") as file:
+        values = dict(line.split() for line in file)
+    values["offset_ticks"] = int(values["offset_ticks"]) + (error_ns * int(values["mult_2_64"]) >> 64)
+    with open(path, "w", encoding="ascii") as file:
+        file.writelines(f"{name} {value}\n" for name, value in values.items())
+
+
+def bpf_map_entries(pid):
+    """By name, the number of entries of each hash map that the process holds."""
+    tool = shutil.which("bpftool", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+    identifiers = set()
+    for fd in os.listdir(f"/proc/{pid}/fdinfo"):
+        with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as file:
+            identifiers.update(line.split()[1] for line in file if line.startswith("map_id:"))
+    entries = {}
+    for identifier in identifiers:
+        ask = lambda *words: json.loads(subprocess.run([tool, "-j", "map", *words, "id", identifier], check=True,  # noqa: E731
+                                                       stdout=subprocess.PIPE).stdout)
+        shown = ask("show")
+        if "hash" in shown["type"]:
+            entries[shown["name"]] = len(ask("dump"))
+    return entries
+
+
+def wait_watched(launcher, watch, pid):
+    """Until the launcher ends. What `watch(pid)` says meanwhile, now and then."""
+    seen, deadline = [], time.monotonic() + LIMIT_S + 60
+    while watch and launcher.poll() is None and time.monotonic() < deadline:
+        seen.append(watch(pid))
+        try:
+            launcher.wait(0.5)
+        except subprocess.TimeoutExpired:
+            pass
+    return launcher.wait(max(1, deadline - time.monotonic())), seen
+
+
+def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, workloads=".", clock_error_ns=0, watch=None):
+    """The workload's Trace. Fails when workload or tracer does. `keep`: a directory that outlives this.
+    `clock_error_ns`: the devices' clocks are read wrongly. `watch(pid)`: asked of the tracer while the workload runs; its
+    answers are trace.watched."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     directory = keep or tempfile.mkdtemp(prefix="sigma-trace-", dir=base)
     run_directory = os.path.join(directory, "run")
     output_path = os.path.join(directory, "output")
-    # The tracer asks sysfs at once which devices there are; connectx-run makes its own later.
-    sysfs = os.path.join(directory, "devices")
-    os.makedirs(sysfs, exist_ok=True)
-    connectx_tree.make_tree(sysfs, link_layers(run_options))
+    # The tracer asks at once which devices there are, and reads their clocks; connectx-run makes its own later.
+    devices = os.path.join(directory, "devices")
+    os.makedirs(devices, exist_ok=True)
+    for device in connectx_tree.make_tree(devices, link_layers(run_options)):
+        if clock_error_ns:
+            set_clock_wrong(os.path.join(devices, "clock", device.name), clock_error_ns)
     words = [os.path.join(EMULATOR, "connectx-run"), "--dir", run_directory, "--realtime", "--timeout", str(LIMIT_S),
              *run_options, *connectx_tree.release_options(), "--", *command]
     launcher = tracer = trace = waiting = None
@@ -144,11 +187,11 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, wo
             launcher = subprocess.Popen(["sh", "-c", 'read -r go && exec "$@"', "launcher", *words], stdin=subprocess.PIPE,
                                         stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         pids = [process.pid for process in (launcher, waiting) if process]
-        tracer = Tracer(sigmatrace, pids, directory, os.path.join(sysfs, "sys"), trace_options)
+        tracer = Tracer(sigmatrace, pids, directory, devices, trace_options)
         tracer.wait_attached()
         launcher.stdin.write(b"go\n")
         launcher.stdin.close()
-        status = launcher.wait(LIMIT_S + 60)
+        status, watched = wait_watched(launcher, watch, tracer.process.pid)
         if waiting:
             waiting.stdin.close()
             waiting.wait()
@@ -160,6 +203,7 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, wo
         with open(tracer.csv + ".meta.json", encoding="utf-8") as file:
             meta = json.load(file)
         trace = Trace(run_directory, read_rows(tracer.csv), meta, text, tracer.said.decode())
+        trace.watched = watched
         return trace
     finally:
         if tracer:

@@ -3,6 +3,7 @@
 // end the program. One process owns both ends of each pair.
 #pragma once
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -34,6 +35,65 @@ struct node {
   int signal_all;  // of the queue pairs made from now on
 };
 
+// VERBS_POLL chooses what the programs poll with: ibv_poll_cq, or the extended CQ's start_poll and
+// next_poll, of which libmlx5 has one variant for each combination of these and other properties.
+enum { kExtended = 1, kStamps = 2, kSingleThreaded = 4, kWallClock = 8 };
+static inline unsigned poll_mode(void) {
+  static const struct {
+    const char* name;
+    unsigned mode;
+  } kModes[] = {{"extended", kExtended},
+                {"stamps", kExtended | kStamps},
+                {"stamps_single", kExtended | kStamps | kSingleThreaded},
+                {"wall_clock", kExtended | kWallClock}};
+  const char* name = getenv("VERBS_POLL");
+  if (!name) return 0;
+  for (size_t i = 0; i < sizeof kModes / sizeof *kModes; ++i)
+    if (!strcmp(kModes[i].name, name)) return kModes[i].mode;
+  require(0, "VERBS_POLL=%s", name);
+  return 0;
+}
+
+static inline struct ibv_cq* make_cq(struct ibv_context* context, int entries) {
+  const unsigned mode = poll_mode();
+  if (!(mode & kExtended)) return ibv_create_cq(context, entries, NULL, NULL, 0);
+  struct ibv_cq_init_attr_ex init = {
+      .cqe = (uint32_t)entries,
+      .wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM |
+                  IBV_WC_EX_WITH_SRC_QP |
+                  (mode & kStamps ? IBV_WC_EX_WITH_COMPLETION_TIMESTAMP : 0) |
+                  (mode & kWallClock ? IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK : 0),
+      .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
+      .flags = mode & kSingleThreaded ? IBV_CREATE_CQ_ATTR_SINGLE_THREADED : 0};
+  struct ibv_cq_ex* cq = ibv_create_cq_ex(context, &init);
+  return cq ? ibv_cq_ex_to_cq(cq) : NULL;
+}
+
+// As ibv_poll_cq.
+static inline int poll_some(struct ibv_cq* plain, int count, struct ibv_wc* completions) {
+  if (!(poll_mode() & kExtended)) return ibv_poll_cq(plain, count, completions);
+  struct ibv_cq_ex* cq = (struct ibv_cq_ex*)plain;
+  struct ibv_poll_cq_attr attributes = {0};
+  int got = 0, result = ibv_start_poll(cq, &attributes);
+  if (result == ENOENT) return 0;
+  require(!result, "start_poll: %d", result);
+  for (; !result; result = got < count ? ibv_next_poll(cq) : ENOENT) {
+    struct ibv_wc* wc = &completions[got++];
+    *wc = (struct ibv_wc){.wr_id = cq->wr_id, .status = cq->status, .qp_num = ibv_wc_read_qp_num(cq)};
+    if (wc->status != IBV_WC_SUCCESS) {
+      wc->vendor_err = ibv_wc_read_vendor_err(cq);
+      continue;
+    }
+    wc->opcode = ibv_wc_read_opcode(cq);
+    wc->byte_len = ibv_wc_read_byte_len(cq);
+    wc->wc_flags = ibv_wc_read_wc_flags(cq);
+    wc->imm_data = ibv_wc_read_imm_data(cq);
+  }
+  require(result == ENOENT, "next_poll: %d", result);
+  ibv_end_poll(cq);
+  return got;
+}
+
 static inline struct node open_node(const char* device_name, int cq_entries) {
   struct node node = {0};
   int count;
@@ -45,7 +105,7 @@ static inline struct node open_node(const char* device_name, int cq_entries) {
   ibv_free_device_list(list);
   require(node.context != NULL, "cannot open %s", device_name);
   node.pd = ibv_alloc_pd(node.context);
-  node.cq = ibv_create_cq(node.context, cq_entries, NULL, NULL, 0);
+  node.cq = make_cq(node.context, cq_entries);
   require(node.pd && node.cq, "cannot make a PD and a CQ");
   require(!ibv_query_port(node.context, 1, &node.port), "cannot query the port");
   node.is_global = node.port.link_layer == IBV_LINK_LAYER_ETHERNET;
@@ -139,7 +199,7 @@ static inline void modify_state(struct ibv_qp* qp, enum ibv_qp_state state) {
 static inline void poll_exactly(struct ibv_cq* cq, int count, struct ibv_wc* completions) {
   const time_t deadline = time(NULL) + 60;
   for (int got = 0; got < count;) {
-    const int more = ibv_poll_cq(cq, count - got, completions + got);
+    const int more = poll_some(cq, count - got, completions + got);
     require(more >= 0, "polling failed");
     got += more;
     if (more == 0) {

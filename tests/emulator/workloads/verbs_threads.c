@@ -73,7 +73,7 @@ static void* poller(void* argument) {
   (void)argument;
   while (atomic_load(&completed) < qps * operations) {
     struct ibv_wc wc[16];
-    const int got = ibv_poll_cq(node.cq, 16, wc);
+    const int got = poll_some(node.cq, 16, wc);
     for (int i = 0; i < got; ++i) {
       long index;
       require(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id == 0, "status %d", wc[i].status);
