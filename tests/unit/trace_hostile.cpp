@@ -218,8 +218,8 @@ TEST_CASE("a meta.json that is not one gives a clear error") {
     expected = "format 77";
   }
   SECTION("wrong types") {
-    write_file(path, std::string(kTraceMetaBegin) +
-                         R"(, "format_version": 2, "record_version": 1, "uuid": 5, "clocks": []})");
+    write_file(path, std::string(kTraceMetaBegin) + ", \"format_version\": 2, \"record_version\": " +
+                         std::to_string(SIGMA_RECORD_VERSION) + R"(, "uuid": 5, "clocks": []})");
     expected = "no valid uuid";
   }
   SECTION("gone") {
