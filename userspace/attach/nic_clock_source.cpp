@@ -84,7 +84,11 @@ class DeviceClock final : public NicClockSource {
     ibv_context* context = verbs.open_device(device);
     if (context == nullptr) return nullptr;
     ibv_device_attr_ex attributes{};
-    const bool told = ibv_query_device_ex(context, nullptr, &attributes) == 0;
+    // Not ibv_query_device_ex(): where the driver has none, it calls a function of the library,
+    // which is not linked.
+    verbs_context* extended = verbs_get_ctx_op(context, query_device_ex);
+    const bool told = extended && extended->query_device_ex(context, nullptr, &attributes,
+                                                            sizeof attributes) == 0;
     std::unique_ptr<DeviceClock> clock(
         new DeviceClock(verbs, verbs.get_device_name(device), context,
                         told ? static_cast<uint32_t>(attributes.hca_core_clock) : 0));
