@@ -13,7 +13,7 @@
 #define COUNTED_WR 4096
 /* Bytes of a send request that all but a few opcodes are content with; those read what they lack.
  * Small reads cross fewer cache lines. */
-#define SEND_WR_USUAL offsetof(struct sigma_ibv_send_wr, wr.atomic.swap)
+#define SEND_WR_USUAL __builtin_offsetof(struct sigma_ibv_send_wr, wr.atomic.swap)
 /* Without bpf_loop. */
 #define UNROLLED_WR 32
 

@@ -281,7 +281,7 @@ TEST_CASE("every installed provider that has extended CQs gives their polls") {
     CHECK(has(*plan, SIGMA_FN_NEXT_POLL) == wanted);
     if (wanted) CHECK(plan->cq_layout.fields[SIGMA_CQ_QP_NUM].size != 0);
   }
-  CHECK(extended >= 4);
+  CHECK(extended >= 3);  // as many as rdma-core 33 has; 44 has one more
 }
 
 TEST_CASE("libmlx5 keeps an address handle's vector right behind its public part") {
