@@ -38,6 +38,10 @@ static __noinline int completion(const struct batch* batch, __u32 i) {
   record->sl = wc.sl;
   record->dlid_path_bits = wc.dlid_path_bits;
   record->batch = batch->n > 0xffff ? 0xffff : batch->n;
+  record->nic_stamp = 0;
+  record->unknown = 0;
+  record->flags = 0;
+  record->reserved = 0;
   submit(record);
   return 0;
 }
