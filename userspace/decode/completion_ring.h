@@ -3,9 +3,10 @@
 //
 // An entry is there when its opcode is valid and its owner bit is the parity of its lap. That alone
 // does not tell a lap from two more, nor an entry that was being written while it was copied:
-//   - each entry is copied twice, and counts when both copies agree: the device writes an entry
-//   once,
+//   - each entry is copied twice, and counts when both copies agree: the device writes an entry once,
 //     so what has stopped changing is whole, and what agrees in both is not half of two;
+//   - the entry before it must still stand: where the next lap has begun to overwrite, an old owner bit
+//     may be in both copies. So copy from copy_from() on, not from `next`;
 //   - laps are counted by the consumer index of the CQ's doorbell record where the owner keeps it
 //     (libmlx5 does; UCX built without assertions, and collapsed rings, do not). Elsewhere the last
 //     entry read is looked at again (`anchor`): while it stands, no lap has passed. Entries of the
