@@ -202,6 +202,7 @@ void* answer_proc_address(const char* base, int version, uint64_t flags, void* f
     if (version > cuda::kNewestVersion && found != loaded_function(Library::cuda, row.symbol))
       break;
     adopt(row, found);
+    count_wrapped();
     return row.wrapper;
   }
   if (hooked) count(SIGMA_GPU_OTHER_SIGNATURES);

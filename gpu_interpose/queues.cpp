@@ -345,6 +345,10 @@ void count(sigma_gpu_counter counter, uint64_t n) {
   std::atomic_ref(registry.counters[counter]).fetch_add(n, std::memory_order_relaxed);
 }
 
+void count_wrapped() {
+  std::atomic_ref(registry.wrapped).fetch_add(1, std::memory_order_relaxed);
+}
+
 // The descriptor is closed soon, and its number used again: the file behind it is remembered.
 void on_dmabuf(int fd, uint64_t address, uint64_t) {
   struct stat status;

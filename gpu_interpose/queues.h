@@ -21,6 +21,7 @@ namespace sigma::gpu {
 
 // Counts in the registry. Any thread, also before constructors have run.
 void count(sigma_gpu_counter counter, uint64_t n = 1);
+void count_wrapped();
 
 // How a call reached us.
 struct Caller {

@@ -152,6 +152,7 @@ struct sigma_gpu_registry {
   __u32 cuda; /* 1: the process has loaded the CUDA driver, and made mlx5 objects */
   struct sigma_gpu_queue* queues; /* `capacity` of them; an address of the owner */
   __u64 counters[SIGMA_GPU_COUNTER_COUNT];
+  __u64 wrapped; /* driver functions that cuGetProcAddress handed out as the library's own */
 };
 SIGMA_AT(struct sigma_gpu_registry, counters, 40);
 

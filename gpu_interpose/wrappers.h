@@ -3,6 +3,7 @@
 // signatures.
 #pragma once
 
+#ifndef SIGMA_CUDA_WRAPPERS_ONLY  // a test compares these with cuda.h's, in a namespace of its own
 // Exported, as the header cannot know: everything else here is hidden.
 #pragma GCC visibility push(default)
 #include <infiniband/mlx5dv.h>
@@ -11,6 +12,7 @@
 #include "gpu_interpose/cuda.h"
 
 #define SIGMA_WRAPPER extern "C" __attribute__((visibility("default")))
+#endif
 
 SIGMA_WRAPPER CUresult cuGetProcAddress(const char* symbol, void** function, int version,
                                         uint64_t flags);

@@ -140,6 +140,7 @@ typedef struct CUmemAccessDesc_st {
 
 typedef void (*CUhostFn)(void* user);
 
+#ifndef FAKE_CUDA_TYPES_ONLY
 #pragma GCC visibility push(default)
 
 #define ENTRY(base, since, symbol, parameters) CUresult symbol parameters;
@@ -150,6 +151,7 @@ typedef void (*CUhostFn)(void* user);
 #undef ENTRY
 #undef STREAM_ENTRY
 #pragma GCC visibility pop
+#endif
 
 #ifdef __cplusplus
 }
