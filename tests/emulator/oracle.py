@@ -36,6 +36,7 @@ LAYOUTS = {
     5: ("cq", "<IBBBBIIQQ", "cqn event devx collapsed real_time entries cqe_bytes ring doorbell"),
     6: ("mr", "<IIQQQB7x", "key access address length iova event"),
     7: ("wire", "<IIIIII", "qpn life event psn detail reserved"),
+    8: ("doorbell", "<IIIHH", "qpn life offset index record_index"),
 }
 DECODERS = {}
 for _number, (_name, _format, _fields) in LAYOUTS.items():
@@ -44,7 +45,7 @@ for _number, (_name, _format, _fields) in LAYOUTS.items():
 # As <infiniband/mlx5dv.h> numbers them.
 WQE_OPCODES = {0x00: "NOP", 0x01: "SEND_INVAL", 0x08: "RDMA_WRITE", 0x09: "RDMA_WRITE_IMM", 0x0a: "SEND", 0x0b: "SEND_IMM",
                0x10: "RDMA_READ", 0x11: "ATOMIC_CS", 0x12: "ATOMIC_FA", 0x14: "ATOMIC_MASKED_CS", 0x15: "ATOMIC_MASKED_FA",
-               0x1b: "LOCAL_INVAL", 0x25: "UMR"}
+               0x1b: "LOCAL_INVAL", 0x23: "DUMP", 0x25: "UMR"}
 CQE_OPCODES = {0: "REQ", 1: "RESP_WR_IMM", 2: "RESP_SEND", 3: "RESP_SEND_IMM", 4: "RESP_SEND_INV", 13: "REQ_ERR", 14: "RESP_ERR"}
 DCI, DCT = 0xF0, 0xF1  # qp_type; the others as enum ibv_qp_type
 QP_EVENTS = {0: "created", 1: "state", 2: "destroyed"}

@@ -25,6 +25,19 @@ bool parse_hex(const char* text, std::array<uint8_t, N>& out) {
   return true;
 }
 
+// ORDINAL:POSITION, and a third number where one is asked for.
+Faults::Place env_place(const char* name, uint8_t* more) {
+  Faults::Place place;
+  const char* text = getenv(name);
+  unsigned ordinal;
+  unsigned long long position;
+  int extra;
+  const int fields = text ? sscanf(text, "%u:%llu:%i", &ordinal, &position, &extra) : 0;
+  if (fields >= 2) place = {ordinal, position};
+  if (fields == 3 && more) *more = static_cast<uint8_t>(extra);
+  return place;
+}
+
 // One "key value..." a line; a "device" line begins the next device.
 bool apply(std::vector<DeviceConfig>& devices, const char* line) {
   char key[32], value[64], extra[32] = "";
@@ -88,6 +101,8 @@ Config load() {
   result.faults.seed = static_cast<uint64_t>(env_number("SIGMA_CONNECTX_SEED", 1));
   result.faults.delay_us = static_cast<uint32_t>(env_number("SIGMA_CONNECTX_DELAY_US", 0));
   result.faults.gbit_per_s = env_number("SIGMA_CONNECTX_GBPS", 0);
+  result.faults.withhold = env_place("SIGMA_CONNECTX_WITHHOLD", nullptr);
+  result.faults.fail = env_place("SIGMA_CONNECTX_FAIL", &result.faults.fail_syndrome);
   result.faults.copy = env_number("SIGMA_CONNECTX_COPY", 1) != 0;
   return result;
 }

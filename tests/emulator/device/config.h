@@ -44,6 +44,14 @@ struct Faults {
   uint32_t delay_us = 0;  // added before each request is served by this process
   double gbit_per_s = 0;  // requests leave at this rate
   bool copy = true;       // false: move no payload above the inline limit
+  // Of the ordinal-th DevX queue pair with a send queue of this process, from 0 on: no completion
+  // from a position (in WQEBBs) on, as of a peer that never answers; and a WQE that fails.
+  struct Place {
+    uint32_t ordinal = ~0u;
+    uint64_t position = 0;
+  };
+  Place withhold, fail;
+  uint8_t fail_syndrome = 0x15;  // retries exceeded
 };
 
 struct Config {

@@ -157,6 +157,7 @@ unsigned run_queue_pair(Qp& qp, uint64_t now_ns) {
 
 unsigned pass(Nic& instance) {
   unsigned work = serve_inbox(instance);
+  take_doorbells();
   const uint64_t now_ns = monotonic_ns();
   for (size_t i = 0; i < instance.active.size(); ++i)
     work += run_queue_pair(*instance.active[i], now_ns);

@@ -137,7 +137,11 @@ struct Qp {
   uint32_t send_blocks = 0;
   uint8_t* receive_ring = nullptr;
   uint32_t receive_entries = 0, receive_shift = 0;
-  volatile uint32_t* doorbell = nullptr;  // be32: [0] receive, [1] send
+  volatile uint32_t* doorbell = nullptr;  // be32: [0] receive, [1] send; null: it has none
+  uint32_t uar_page = 0;                  // of DevX queue pairs
+  uint32_t ordinal = ~0u;                 // among the process's DevX queue pairs that send
+  uint16_t rung = 0;                      // by a GPU's doorbell
+  bool was_rung = false;
   Cq* send_cq = nullptr;
   Cq* receive_cq = nullptr;
   Srq* srq = nullptr;
@@ -211,6 +215,7 @@ struct Device {
   std::vector<std::unique_ptr<EventChannel>> channels;
   std::map<int, Context> contexts;                        // by descriptor
   std::map<uint32_t, const volatile uint8_t*> uar_pages;  // by handle; written by the application
+  std::map<uint32_t, const volatile uint8_t*> uar_by_number;
   uint32_t next_handle = 1;
   uint64_t counters[kCounters] = {};  // since they were last added to the fabric's
   volatile uint8_t* clock_page = nullptr;
@@ -234,6 +239,7 @@ struct Nic {
   std::vector<Cq*> holding;  // those with held completions; empty between passes
   // Of queue pairs that are gone: a peer may still answer what they asked, so this memory stays.
   std::vector<std::vector<uint8_t>> old_responses;
+  uint32_t devx_senders = 0;  // created so far
 };
 Nic& nic();
 bool nic_running();  // in this process
@@ -293,6 +299,13 @@ enum class Direction { from_peer, to_peer };
 bool move_bytes(int32_t peer_pid, const SgeList& local, const Sge* remote, unsigned remote_count,
                 Direction direction);
 void trim(SgeList& list, uint64_t skip, uint64_t bytes);
+
+// ---- peer_memory.cpp
+// Where the NIC reaches an address of this process: elsewhere for other devices' memory. False: not
+// at all.
+bool reach(uint64_t& address, uint64_t bytes);
+bool reach_descriptor(int fd, uint64_t offset, uint64_t bytes, uint64_t& address);
+void take_doorbells();
 
 // ---- cq.cpp
 struct Completion {

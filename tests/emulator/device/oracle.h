@@ -21,7 +21,8 @@ enum class OracleType : uint16_t {
   qp = 4,           // a queue pair was created, changed its state or went away
   cq = 5,
   mr = 6,
-  wire = 7,  // a retransmission, NAK or loss
+  wire = 7,      // a retransmission, NAK or loss
+  doorbell = 8,  // a GPU wrote a doorbell (a CPU's are not seen: the record stands for them)
 };
 
 struct OracleFileHeader {
@@ -135,6 +136,14 @@ struct OracleWire {
   uint32_t reserved;
 };
 static_assert(sizeof(OracleWire) == 40);
+
+struct OracleDoorbell {
+  OracleHeader header;
+  uint32_t qpn, life;
+  uint32_t offset;               // in the UAR page
+  uint16_t index, record_index;  // rung, and what the doorbell record said when the NIC looked
+};
+static_assert(sizeof(OracleDoorbell) == 32);
 
 void oracle_open();   // at start and in a forked child; does nothing when switched off
 void oracle_close();  // trims the file

@@ -114,6 +114,7 @@ namespace qp {
 inline constexpr uint32_t kContext = 0x18;
 inline constexpr Field service = byte_field(1, 8), pd = byte_field(5, 24), mtu{64, 3},
                        log_rq_size{73, 4}, log_rq_stride{77, 3}, no_sq{80, 1}, log_sq_size{81, 4},
+                       uar_page = byte_field(0xd, 24), doorbell_mode{0x80, 2},
                        user_index = byte_field(0x11, 24), remote_qpn = byte_field(0x15, 24),
                        retry_count{909, 3}, rnr_retry{912, 3}, next_send_psn = byte_field(0x79, 24),
                        send_cqn = byte_field(0x7d, 24), remote_read{0x490, 1},
@@ -132,6 +133,7 @@ inline constexpr Field path_grh{0x28, 1},
 inline constexpr Field number = byte_field(9, 24), umem_offset = byte_field(0x100, 64),
                        umem_id = byte_field(0x108, 32);
 enum ServiceType : uint8_t { kServiceRc = 0, kServiceUc = 1, kServiceUd = 2, kServiceDci = 5 };
+enum DoorbellMode : uint8_t { kRecord = 0, kNoRecordExternal = 1 };
 enum RqType : uint8_t { kRegular = 0, kShared = 1, kZeroSize = 3 };
 }  // namespace qp
 

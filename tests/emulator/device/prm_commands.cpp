@@ -131,12 +131,15 @@ Status create_qp(Device& device, In in, Out out, CreatedObject* created) {
   const uint64_t receive_bytes = uint64_t{receive_entries} << receive_shift;
   uint8_t* ring = umem_at(device, get32(in, 0, qp::umem_id), get(in, 0, qp::umem_offset),
                           receive_bytes + uint64_t{send_blocks} * 64);
-  uint8_t* doorbell =
-      umem_at(device, get32(in, qp::kContext, qp::dbr_umem_id), context(qp::dbr_offset), 8);
+  const bool has_record = context(qp::doorbell_mode) == qp::kRecord;
+  uint8_t* doorbell = has_record ? umem_at(device, get32(in, qp::kContext, qp::dbr_umem_id),
+                                           context(qp::dbr_offset), 8)
+                                 : nullptr;
   const auto send_cq = device.cqs.find(static_cast<uint32_t>(context(qp::send_cqn)));
   const auto receive_cq = device.cqs.find(static_cast<uint32_t>(context(qp::receive_cqn)));
   const auto srq = device.srqs.find(static_cast<uint32_t>(context(qp::srqn)));
-  if (!ring || !doorbell || send_cq == device.cqs.end() || receive_cq == device.cqs.end())
+  if (!ring || (has_record && !doorbell) || (!has_record && own_receives) ||
+      send_cq == device.cqs.end() || receive_cq == device.cqs.end())
     return kBadParameter;
   if (rq_type == qp::kShared && srq == device.srqs.end()) return kBadResource;
   Qp* pair = connectx::create_qp(device);
@@ -150,6 +153,8 @@ Status create_qp(Device& device, In in, Out out, CreatedObject* created) {
   pair->send_ring = ring + receive_bytes;
   pair->send_blocks = send_blocks;
   pair->doorbell = reinterpret_cast<volatile uint32_t*>(doorbell);
+  pair->uar_page = static_cast<uint32_t>(context(qp::uar_page));
+  if (send_blocks > 0) pair->ordinal = nic().devx_senders++;
   pair->send_cq = send_cq->second.get();
   pair->receive_cq = receive_cq->second.get();
   pair->srq = rq_type == qp::kShared ? srq->second.get() : nullptr;

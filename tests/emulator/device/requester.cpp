@@ -4,6 +4,7 @@
 // ring again and sent again (go-back-N), so that nothing is buffered.
 #include <infiniband/mlx5dv.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "clock.h"
@@ -21,8 +22,30 @@ constexpr uint32_t kRnrTimer10us[32] = {65536, 1,    2,    3,     4,     6,     
                                         256,   384,  512,  768,   1024,  1536,  2048,  3072,
                                         4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
 
+// Up to where WQEs are posted: by the doorbell record, or by a GPU's doorbell that came before it
+// (or is all there is).
 uint16_t doorbell_index(const Qp& qp) {
-  return static_cast<uint16_t>(be32toh(__atomic_load_n(&qp.doorbell[1], __ATOMIC_ACQUIRE)));
+  const auto fetched = static_cast<uint16_t>(qp.fetched);
+  const uint16_t recorded =
+      qp.doorbell
+          ? static_cast<uint16_t>(be32toh(__atomic_load_n(&qp.doorbell[1], __ATOMIC_ACQUIRE)))
+          : fetched;
+  if (!qp.was_rung) return recorded;
+  // What is behind has been fetched already.
+  const auto ahead = [&](uint16_t index) {
+    const auto blocks = static_cast<uint16_t>(index - fetched);
+    return blocks <= qp.send_blocks ? blocks : uint16_t{0};
+  };
+  return static_cast<uint16_t>(fetched + std::max(ahead(recorded), ahead(qp.rung)));
+}
+
+bool is_place(const Qp& qp, const Faults::Place& place) {
+  return qp.ordinal != ~0u && qp.ordinal == place.ordinal;
+}
+
+bool withheld(const Qp& qp, uint64_t position) {
+  const Faults::Place& place = config().faults.withhold;
+  return is_place(qp, place) && position >= place.position;
 }
 
 void complete_head(Qp& qp) {
@@ -45,7 +68,8 @@ void complete_head(Qp& qp) {
 // Completes from the head whatever is done. The first failure takes the queue pair to ERR, where
 // everything behind it is flushed.
 void retire(Qp& qp) {
-  while (!qp.inflight.empty() && qp.inflight.front().done) {
+  while (!qp.inflight.empty() && qp.inflight.front().done &&
+         !withheld(qp, qp.inflight.front().position)) {
     const bool failed = qp.inflight.front().syndrome != 0;
     complete_head(qp);
     if (!failed) continue;
@@ -204,6 +228,10 @@ bool fetch_one(Qp& qp, uint64_t now_ns) {
              qp.device->config->name.c_str(), qp.qpn, index, wqe.qpn, wqe.index);
     item.syndrome = MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR;
   }
+  const Faults::Place& fail = config().faults.fail;
+  if (is_place(qp, fail) && qp.fetched <= fail.position &&
+      fail.position < qp.fetched + wqe.basic_blocks)
+    item.syndrome = config().faults.fail_syndrome;
   if (item.syndrome == 0 && !item.local) {
     if (qp.datagram() && wqe.bytes > kDatagramBytes)
       item.syndrome = MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR;
@@ -294,6 +322,7 @@ void rewind_send_queue(Qp& qp) {
   qp.last_nak = 0;
   qp.retries = qp.rnr_retries = 0;
   qp.hold_until_ns = qp.progress_ns = 0;
+  qp.was_rung = false;
 }
 
 }  // namespace connectx

@@ -92,7 +92,8 @@ struct Method {
 std::span<const Method> core_methods();
 std::span<const Method> mlx5_methods();
 int invoke_write(Command& command);
-// An MR's handle is its key's index. Null: implicit on-demand paging, which is not emulated.
+// An MR's handle is its key's index. Null: implicit on-demand paging, which is not
+// emulated, or memory of another device that this one may not reach.
 const MemoryKey* register_memory(Device& device, uint64_t address, uint64_t length, uint64_t iova,
                                  uint32_t access);
 

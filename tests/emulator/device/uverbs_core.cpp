@@ -168,6 +168,22 @@ int destroy_mr(Command& command) {
   return 0;
 }
 
+int reg_dmabuf_mr(Command& command) {
+  uint64_t address;
+  const uint64_t length = command.in_value(UVERBS_ATTR_REG_DMABUF_MR_LENGTH);
+  if (!reach_descriptor(static_cast<int>(command.in_handle(UVERBS_ATTR_REG_DMABUF_MR_FD)),
+                        command.in_value(UVERBS_ATTR_REG_DMABUF_MR_OFFSET), length, address))
+    return EBADF;
+  const MemoryKey* key = register_memory(
+      command.device, address, length, command.in_value(UVERBS_ATTR_REG_DMABUF_MR_IOVA),
+      static_cast<uint32_t>(command.in_value(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS)));
+  if (!key) return EOPNOTSUPP;
+  command.out_struct(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, key->key);
+  command.out_struct(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, key->key);
+  command.out_handle(UVERBS_ATTR_REG_DMABUF_MR_HANDLE, key->key >> 8);
+  return 0;
+}
+
 int create_cq(Command& command) {
   const auto driver = command.in_struct<mlx5_ib_create_cq>(UVERBS_ATTR_UHW_IN);
   const auto wanted = command.in_value(UVERBS_ATTR_CREATE_CQ_CQE);
@@ -355,6 +371,7 @@ constexpr Method kMethods[] = {
     {UVERBS_OBJECT_MR, kMethodRegMr, reg_mr},
     {UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, destroy_mr},
     {UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR, nothing_to_do},
+    {UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR, reg_dmabuf_mr},
     {UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE, create_cq},
     {UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY, destroy_cq},
     {UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE, create_qp},

@@ -27,6 +27,7 @@ int alloc_uar(Command& command) {
   if (memory == MAP_FAILED) return errno;
   const uint32_t handle = device.next_handle++;
   device.uar_pages[handle] = static_cast<const volatile uint8_t*>(memory);
+  device.uar_by_number[page] = device.uar_pages[handle];
   command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, offset);
   command.out_struct(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
                      uint64_t{kPageBytes});  // u32 or u64: little-endian
@@ -40,6 +41,8 @@ int destroy_uar(Command& command) {
   const auto found =
       pages.find(static_cast<uint32_t>(command.in_handle(MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE)));
   if (found == pages.end()) return EINVAL;
+  std::erase_if(command.device.uar_by_number,
+                [&](const auto& entry) { return entry.second == found->second; });
   munmap(const_cast<uint8_t*>(found->second), kPageBytes);
   pages.erase(found);
   return 0;
@@ -131,10 +134,17 @@ int devx_subscribe(Command& command) {
 
 int umem_register(Command& command) {
   Device& device = command.device;
-  if (command.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) return EOPNOTSUPP;
+  // Of a dma-buf the address is an offset.
+  Umem umem{command.in_value(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR),
+            command.in_value(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN)};
+  if (command.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) {
+    const auto fd = static_cast<int>(command.in_handle(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD));
+    if (!reach_descriptor(fd, umem.address, umem.length, umem.address)) return EBADF;
+  } else if (!reach(umem.address, umem.length)) {
+    return EFAULT;
+  }
   const uint32_t id = device.next_handle++;
-  device.umems[id] = {command.in_value(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR),
-                      command.in_value(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN)};
+  device.umems[id] = umem;
   command.out_struct(MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID, id);
   command.out_handle(MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE, id);
   return 0;

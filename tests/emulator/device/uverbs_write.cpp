@@ -119,6 +119,7 @@ int rereg_mr(Command& command, const ib_uverbs_rereg_mr& request) {
   MemoryKey& key = found->second;
   if (request.flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
     key.address = request.start;
+    if (!reach(key.address, request.length)) return EFAULT;
     key.length = request.length;
     key.iova = request.hca_va;
   }
@@ -311,7 +312,7 @@ constexpr WriteCommand kCommands[] = {
 
 const MemoryKey* register_memory(Device& device, uint64_t address, uint64_t length, uint64_t iova,
                                  uint32_t access) {
-  if (address == 0 && length == ~uint64_t{0}) return nullptr;
+  if ((address == 0 && length == ~uint64_t{0}) || !reach(address, length)) return nullptr;
   MemoryKey& key = *create_key(device);
   key.address = address;
   key.length = length;

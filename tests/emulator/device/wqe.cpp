@@ -59,6 +59,8 @@ class SegmentReader {
   bool overran_ = false;
 };
 
+constexpr uint8_t kOpcodeDump = 0x23;  // reads local memory, and does nothing with it
+
 bool is_rdma(uint8_t opcode) {
   return opcode == MLX5_OPCODE_RDMA_WRITE || opcode == MLX5_OPCODE_RDMA_WRITE_IMM ||
          opcode == MLX5_OPCODE_RDMA_READ;
@@ -147,7 +149,7 @@ void decode_inline(SegmentReader& reader, Wqe& wqe) {
 }  // namespace
 
 bool is_local_opcode(uint8_t opcode) {
-  return opcode == MLX5_OPCODE_NOP || opcode == MLX5_OPCODE_UMR ||
+  return opcode == MLX5_OPCODE_NOP || opcode == kOpcodeDump || opcode == MLX5_OPCODE_UMR ||
          opcode == MLX5_OPCODE_LOCAL_INVAL;
 }
 
