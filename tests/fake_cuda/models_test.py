@@ -284,13 +284,14 @@ class Test:
         self.complete, self.device_options = complete, device_options
 
 
-STARTED = "--start 65500 --operations 200"
+# One large ring: the NOPs before are posted a quarter of it at a time.
+STARTED = "--start 65500 --operations 200 --queues 1 --depth 1024"
 TESTS = {
     "nvshmem_rc": Test("nvshmem --operations 600", nvshmem),
     "nvshmem_rc_roce": Test("nvshmem --operations 300", nvshmem, device_options=("--link", "eth")),
     "nvshmem_peermem": Test("nvshmem --mode peermem --operations 300", nvshmem),
     "nvshmem_dci": Test("nvshmem --mode dci --operations 600 --depth 64", dci),
-    "nvshmem_wraps": Test(f"nvshmem {STARTED} --depth 256", nvshmem),
+    "nvshmem_wraps": Test(f"nvshmem {STARTED}", nvshmem),
     "nvshmem_many_posters": Test("nvshmem --operations 1200 --queues 1 --posters 6 --depth 64", nvshmem),
     "doca_db": Test("doca --operations 600", doca_db),
     "doca_no_dbr": Test("doca --mode no_dbr --operations 600 --queues 4", doca_no_dbr),
@@ -298,9 +299,8 @@ TESTS = {
     "doca_proxy": Test("doca --mode proxy --operations 600", doca_proxy),
     "doca_wraps": Test(f"doca {STARTED}", doca_db),
     "ucx_gda": Test("ucx_gda --operations 600 --depth 256", ucx),
-    "ucx_gda_rolls_back": Test("ucx_gda --operations 3000 --queues 1 --posters 6 --depth 16", rolls_back,
-                               {"SIGMA_CONNECTX_GBPS": "0.004"}),
-    "ucx_gda_wraps": Test(f"ucx_gda {STARTED} --depth 256", ucx),
+    "ucx_gda_rolls_back": Test("ucx_gda --mode contended --operations 300 --posters 1 --depth 16", rolls_back),
+    "ucx_gda_wraps": Test(f"ucx_gda {STARTED}", ucx),
     "deepep": Test("deepep --operations 600", deepep),
     "deepep_wraps": Test(f"deepep {STARTED}", deepep),
     "mooncake": Test("mooncake --operations 600", mooncake),
@@ -326,7 +326,7 @@ def execute(name, models):
     test = TESTS[name]
     with tempfile.TemporaryDirectory(prefix="sigma-models-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as base:
         directory = os.path.join(base, "run")
-        words = [os.path.join(EMULATOR, "connectx-run"), "--dir", directory, "--timeout", str(TIMEOUT_S), *test.device_options]
+        words = [os.path.join(EMULATOR, "connectx-run"), "--dir", directory, "--realtime", "--timeout", str(TIMEOUT_S), *test.device_options]
         words += [word for pair in test.environment.items() for word in ("--env", "=".join(pair))]
         command = [word.replace("{truth}", os.path.join(directory, "truth")) for word in test.command[1:]]
         words += ["--", os.path.join(os.path.abspath(models), test.command[0]), *command]

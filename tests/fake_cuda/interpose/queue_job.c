@@ -134,7 +134,8 @@ int queue_job(const struct functions* f) {
         "the UAR cannot be registered");
 
   // Ring and completions in device memory, doorbell records in host memory that the GPU can reach: as
-  // NVSHMEM has them where a CPU thread rings. The handle is what dma-buf registrations would use.
+  // NVSHMEM has them where a CPU thread rings. The ring is registered by dma-buf, whose descriptor is
+  // closed at once, the completions by their address.
   CUdeviceptr raw_ring, raw_cq;
   CHECK(!f->cuMemAlloc_v2(&raw_ring, 2 * 65536) && !f->cuMemAlloc_v2(&raw_cq, kCqBytes + 4096),
         "no memory");
@@ -142,18 +143,20 @@ int queue_job(const struct functions* f) {
   int fd = -1;
   CHECK(!f->cuMemGetHandleForAddressRange(&fd, ring, 65536, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
         "no handle");
-  close(fd);
   void* records = NULL;
   CHECK(!posix_memalign(&records, 4096, 4096), "no memory");
   memset(records, 0, 4096);
   CHECK(!f->cuMemHostRegister_v2(records, 4096,
                                  CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
         "host memory cannot be registered");
-  struct mlx5dv_devx_umem_in in = {.addr = (void*)(uintptr_t)ring,
+  struct mlx5dv_devx_umem_in in = {.addr = NULL,  // from the handle's first byte on
                                    .size = kSqBytes,
                                    .access = IBV_ACCESS_LOCAL_WRITE,
-                                   .pgsz_bitmap = ~4095ull};
+                                   .pgsz_bitmap = ~4095ull,
+                                   .comp_mask = MLX5DV_UMEM_MASK_DMABUF,
+                                   .dmabuf_fd = fd};
   struct mlx5dv_devx_umem* ring_umem = f->mlx5dv_devx_umem_reg_ex(context, &in);
+  close(fd);
   struct mlx5dv_devx_umem* cq_umem = f->mlx5dv_devx_umem_reg(
       context, (void*)(uintptr_t)completions, kCqBytes, IBV_ACCESS_LOCAL_WRITE);
   struct mlx5dv_devx_umem* records_umem =

@@ -2,6 +2,7 @@
 // UCX GDA: everything of an endpoint in one umem, its structures included; slots are reserved by an
 // addition that is rolled back where there is no room; doorbells are skipped unless asked for or a
 // multiple of 128 is crossed; doorbell, record, doorbell. Each queue is one endpoint's channel.
+// Mode "contended": another warp's addition comes between the look and the own one.
 #include "cuda_stack.h"
 
 namespace models {
@@ -28,7 +29,7 @@ static_assert(sizeof(UcxQp) == 128 && offsetof(UcxQp, qp_dbrec) == 72 &&
               offsetof(UcxQp, qpn_ds) == 112);
 
 constexpr size_t kRingAt = sizeof(UcxEndpoint) + sizeof(UcxQp);
-constexpr uint64_t kContended = 4;
+constexpr uint64_t kContended = 5;  // each so many reservations of mode "contended"
 constexpr uint64_t kSkipped = 128;  // a doorbell each so many at the latest
 
 struct UcxPoster {
@@ -37,7 +38,8 @@ struct UcxPoster {
   UcxQp* state = nullptr;
   uint8_t* db = nullptr;
   std::atomic<uint64_t> rolled_back{0}, skipped{0};
-  bool skips = true;
+  bool skips = true, contended = false;
+  uint64_t reservations = 0;  // of mode "contended", which has one poster
 
   uint64_t reserved() const { return __atomic_load_n(&state->sq_rsvd_index, __ATOMIC_RELAXED); }
   Done done(uint64_t end) { return collapsed_done(state->cqe, end, ready(), fate); }
@@ -53,15 +55,17 @@ struct UcxPoster {
   uint64_t reserve(unsigned blocks) {
     const auto room = [&] { return completed() + ring.blocks - blocks; };
     if (at64(state->sq_rsvd_index).load() > room()) return ~uint64_t{0};
-    // Where little room is left, other warps get their turn between the look and the addition: they
-    // race for it.
-    if (room() < at64(state->sq_rsvd_index).load() + kContended) pause_us(20);
+    // Another warp, which saw room as well, has all of it: neither it nor this one finds any, and
+    // the last to come goes back first.
+    const bool rival = contended && reservations++ % kContended == 0;
+    if (rival) at64(state->sq_rsvd_index).fetch_add(ring.blocks);
     const uint64_t base = at64(state->sq_rsvd_index).fetch_add(blocks);
     Spin spin;
     while (base > room()) {
       uint64_t expected = base + blocks;
       if (at64(state->sq_rsvd_index).compare_exchange_strong(expected, base)) {
         ++rolled_back;
+        if (rival) at64(state->sq_rsvd_index).fetch_sub(ring.blocks);
         return ~uint64_t{0};
       }
       if (fate.over()) return ~uint64_t{0};
@@ -157,6 +161,7 @@ struct UcxGda : CudaStack {
       device.db = db;
       // In a smaller ring nobody might ever ring: callers ask for no delay there.
       device.skips = blocks >= 2 * kSkipped;
+      device.contended = !strcmp(options.mode, "contended");
     }
   }
 
