@@ -85,13 +85,7 @@ std::optional<std::optional<uint64_t>> parse_hang(std::string_view text) {
   return ns;
 }
 
-}  // namespace
-
-bool writes_trace_directory(const AttachOptions& options) {
-  return !options.output.empty() && options.output != "-" && !options.output.ends_with(".csv");
-}
-
-void add_attach_options(CLI::App& parser, AttachOptions& options) {
+void add_target_options(CLI::App& parser, AttachOptions& options) {
   parser.footer(kExamples);
   constexpr const char* kTarget = "What to trace";
   add_parsed(
@@ -111,6 +105,16 @@ void add_attach_options(CLI::App& parser, AttachOptions& options) {
       .add_flag("--follow-forks", options.follow_forks,
                 "trace children that the processes make as well")
       ->group(kTarget);
+}
+
+}  // namespace
+
+bool writes_trace_directory(const AttachOptions& options) {
+  return !options.output.empty() && options.output != "-" && !options.output.ends_with(".csv");
+}
+
+void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_running) {
+  if (of_running) add_target_options(parser, options);
 
   constexpr const char* kOutput = "Output";
   parser

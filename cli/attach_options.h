@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The options of `sigmatrace attach`.
+// The options of `sigmatrace attach`, most of which `run` has as well.
 #pragma once
 
 #include <sys/types.h>
@@ -41,7 +41,7 @@ inline constexpr uint64_t kMaxRingBytes = 1u << 30;
 bool writes_trace_directory(const AttachOptions& options);
 
 // Registers the options with the subcommand's parser, which fills `options`. It must outlive the
-// parsing. Values out of range are usage errors.
-void add_attach_options(CLI::App& parser, AttachOptions& options);
+// parsing. Values out of range are usage errors. `of_running`: those that say which processes.
+void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_running = true);
 
 }  // namespace sigma

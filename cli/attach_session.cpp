@@ -76,16 +76,9 @@ LibraryInfo describe(const TracedLibrary& library) {
   return info;
 }
 
-sigset_t ending_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
-  return set;
-}
-
 // As readable events: those that end the trace, and the one that marks it.
 Result<Fd> open_signals() {
-  sigset_t set = ending_signals();
+  sigset_t set = AttachSession::ending_signals();
   sigaddset(&set, SIGUSR1);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -103,6 +96,13 @@ Status AttachSession::check() {
   SIGMA_ASSIGN(signals_, open_signals());
   features_ = features;
   return {};
+}
+
+sigset_t AttachSession::ending_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  return set;
 }
 
 bool AttachSession::signal_waits() {
@@ -247,7 +247,10 @@ std::optional<Error> AttachSession::output_error() const {
 bool AttachSession::on_signal() {
   signalfd_siginfo signal{};
   if (read(signals_.get(), &signal, sizeof signal) != sizeof signal) return false;
-  if (signal.ssi_signo != SIGUSR1) return true;
+  if (signal.ssi_signo != SIGUSR1) {
+    end_signal_ = static_cast<int>(signal.ssi_signo);
+    return true;
+  }
   if (trace_notes_)
     trace_notes_->mark_by_user();
   else

@@ -11,6 +11,8 @@
 // Used once, by one thread, which loses the capabilities that tracing does not need.
 #pragma once
 
+#include <signal.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -45,11 +47,14 @@ class AttachSession {
   Status check();
   // One of those signals has come, and run() has not yet seen it.
   static bool signal_waits();
+  static sigset_t ending_signals();
 
   Result<int> run();  // the exit status
 
   // Why it ended: "interrupted", "targets ended", "duration", "output failed: ...".
   const std::string& end_reason() const { return info_.end_reason; }
+  // The signal by which it was interrupted; 0: none.
+  int end_signal() const { return end_signal_; }
 
  private:
   Status check_processes() const;
@@ -71,6 +76,7 @@ class AttachSession {
   std::optional<Features> features_;
   Screen screen_;
   Fd signals_;
+  int end_signal_ = 0;
   TraceInfo info_;
   std::unique_ptr<CsvSink> csv_;
   std::optional<MetaFile> meta_;

@@ -27,6 +27,7 @@ Command add_doctor(CLI::App& app);
 Command add_export(CLI::App& app);
 Command add_list(CLI::App& app);
 Command add_report(CLI::App& app);
+Command add_run(CLI::App& app);
 
 // "sigmatrace: what", and the hint on a line of its own, to standard error.
 void print_error(const Error& error);

@@ -13,8 +13,8 @@
 namespace {
 
 // In the order of the help.
-constexpr std::array kCommands = {sigma::add_attach, sigma::add_report, sigma::add_export,
-                                  sigma::add_list,   sigma::add_demo,   sigma::add_doctor};
+constexpr std::array kCommands = {sigma::add_attach, sigma::add_run,  sigma::add_report, sigma::add_export,
+                                  sigma::add_list,   sigma::add_demo, sigma::add_doctor};
 
 constexpr int kUsage = 2;
 
@@ -23,6 +23,8 @@ constexpr const char* kExamples = R"(EXAMPLES
       One CSV row for each RDMA operation of process 4711, until it ends or Ctrl-C.
   sudo sigmatrace attach --pid 4711,4712 --duration 10s
       Ten seconds of two processes; the summary at the end only.
+  sudo sigmatrace run -o trace -- ib_write_bw -d mlx5_0 peer
+      A command from its first operation on, for report and export.
   sudo sigmatrace demo
       The whole thing on this machine, no RDMA hardware needed.
   sudo sigmatrace doctor

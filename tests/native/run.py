@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""run.py BUILD CASE: `sigmatrace run`, and that the command is as it would be without it. Each case is a
+function below, and a CTest test of its own; it fails by an assertion."""
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from late_job import LIMIT_S, Output, wait_for
+
+BUILD = sys.argv[1]
+PROGRAM = os.path.join(BUILD, "bin", "sigmatrace")
+
+
+def built(name):
+    return os.path.join(BUILD, "tests", name)
+
+
+def start(arguments, command, **more):
+    return subprocess.Popen([PROGRAM, "run", *arguments, "--", *command], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, **more)
+
+
+def run(arguments, command, given=None, **more):
+    """Status, standard output, standard error."""
+    with start(arguments, command, stdin=subprocess.PIPE, **more) as process:
+        try:
+            out, errors = process.communicate(given, LIMIT_S)
+        finally:
+            process.kill()
+    return process.returncode, out, errors
+
+
+def late_job(folder, before=()):
+    """A command that loads its RDMA library when told to, and what it is told here."""
+    progress = os.path.join(folder, "progress")
+    with open(progress, "wb") as file:
+        file.truncate(8)
+    command = [*before, built("late_job"), built("unit/resolve/libibverbs.so.1"), built("late_job_provider.so"), progress]
+    return command, "load\nsend 40\npoll 16\n"
+
+
+def sees_all(folder, before=()):
+    path = os.path.join(folder, "ops.csv")
+    command, given = late_job(folder, before)
+    status, out, errors = run(["--budget", "off", "-o", path], command, given)
+    assert status == 0, errors
+    assert "sent 1 40 " in out, out
+    output = Output(path)
+    assert [int(row["wr_id"]) for row in output.rows] == list(range(1, 41)), output.rows
+    assert {row["comm"] for row in output.rows} == {"late_job"}, output.rows[0]
+
+
+def case_from_the_first_operation(folder):
+    sees_all(folder)
+
+
+def case_what_the_command_starts(folder):
+    sees_all(folder, ("sh", "-c", '"$@"; exit $?', "sh"))
+
+
+def case_exit_status(_):
+    assert run([], ["sh", "-c", "exit 7"])[0] == 7
+    assert run([], ["sh", "-c", "kill -KILL $$"])[0] == 128 + signal.SIGKILL
+
+
+def case_nothing_to_run(folder):
+    """As a shell says it, and before any output is touched."""
+    path = os.path.join(folder, "ops.csv")
+    with open(path, "w", encoding="ascii") as file:
+        file.write("kept")
+    status, _, errors = run(["-o", path], ["no-such-program-sigma"])
+    assert status == 127 and errors.startswith("sigmatrace: ") and "hint: " in errors, errors
+    plain = os.path.join(folder, "plain")
+    with open(plain, "w", encoding="ascii"):
+        pass
+    status, _, errors = run(["-o", path], [plain])
+    assert status == 126 and plain in errors, errors
+    with open(path, encoding="ascii") as file:
+        assert file.read() == "kept"
+
+
+def case_as_without_us(_):
+    """Arguments, input, environment, signal mask and descriptors are the caller's."""
+    script = 'read line; echo "$line|$1|$2|$SIGMA_WORD"; grep -E "SigBlk|SigIgn" /proc/$$/status; ls /proc/$$/fd | wc -l'
+    command = ["sh", "-c", script, "sh", "--help", "-o"]
+    environment = {**os.environ, "SIGMA_WORD": "a b"}
+    alone = subprocess.run(command, input="in\n", capture_output=True, text=True, check=True, env=environment,
+                           preexec_fn=lambda: None).stdout
+    status, out, errors = run([], command, "in\n", env=environment)
+    assert status == 0, errors
+    assert out == alone, (out, alone)
+    assert out.startswith("in|--help|-o|a b\n"), out
+
+
+def case_not_without_a_trace(folder):
+    """Where the kernel refuses, the command does not run."""
+    marker = os.path.join(folder, "ran")
+    status, _, errors = run([], ["touch", marker], env={**os.environ, "SIGMATRACE_DISABLE": "perf,multi"})
+    assert status == 1 and "uprobes" in errors, (status, errors)
+    assert not os.path.exists(marker)
+
+
+WAITS = 'trap "echo told; exit 5" TERM; echo ready; while :; do sleep 0.05; done'
+
+
+def case_signals_are_passed_on(_):
+    with start([], ["sh", "-c", WAITS]) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        out, errors = process.communicate(timeout=LIMIT_S)
+        assert (process.returncode, out) == (5, "told\n"), (process.returncode, out, errors)
+
+
+def case_interrupt_of_the_terminal(_):
+    """Ctrl-C reaches both; the command ends as it likes, and its status is ours."""
+    script = 'trap "echo told; exit 6" INT; echo ready; while :; do sleep 0.05; done'
+    with start([], ["sh", "-c", script], start_new_session=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGINT)
+        out, errors = process.communicate(timeout=LIMIT_S)
+        assert (process.returncode, out) == (6, "told\n"), (process.returncode, out, errors)
+
+
+def case_goes_on_without_a_tracer(folder):
+    """kill -9 of the tracer: the command does not notice."""
+    go = os.path.join(folder, "go")
+    done = os.path.join(folder, "done")
+    script = f'echo ready; until [ -e {go} ]; do sleep 0.02; done; echo fine > {done}'
+    with start([], ["sh", "-c", script]) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+        process.wait(LIMIT_S)
+        with open(go, "w", encoding="ascii"):
+            pass
+        wait_for(lambda: os.path.exists(done) and os.path.getsize(done) == 5, "the command's own end")
+
+
+CASES = {name.removeprefix("case_"): function for name, function in list(globals().items()) if name.startswith("case_")}
+
+if sys.argv[2] == "--list":
+    print("\n".join(CASES))
+else:
+    with tempfile.TemporaryDirectory(prefix="sigma-run-") as directory:
+        CASES[sys.argv[2]](directory)
+    print("ok")
