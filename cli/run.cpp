@@ -8,13 +8,16 @@
 #include <time.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/attach_options.h"
 #include "cli/attach_session.h"
+#include "base/terminal.h"
 #include "cli/commands.h"
+#include "cli/gpu_preload.h"
 #include "cli/job.h"
 
 namespace sigma {
@@ -22,12 +25,20 @@ namespace {
 
 struct RunOptions {
   AttachOptions attach;
+  std::string gpu;  // of --gpu: empty, "observe" or "lossless"
   std::vector<std::string> command;
 };
+
+GpuMode mode_of(const std::string& word) {
+  if (word.empty()) return GpuMode::none;
+  return word == "lossless" ? GpuMode::lossless : GpuMode::observe;
+}
 
 constexpr const char* kExamples = R"(EXAMPLES
   sudo sigmatrace run -o ops.csv -- ib_write_bw -d mlx5_0 peer
       One CSV row for each operation of the command, from its first one on.
+  sudo sigmatrace run --gpu -o trace -- ./nvshmem_job
+      With the operations that GPU kernels post themselves.
   sudo sigmatrace run -o trace -- sudo -u alice mpirun -np 8 ./job
       As another user, with all that it starts on this machine.
 )";
@@ -52,13 +63,17 @@ Result<int> run_command(RunOptions& options) {
     print_error(found.error());
     return refused;
   }
+  SIGMA_ASSIGN(const GpuPreload gpu,
+               gpu_preload(mode_of(options.gpu),
+                           [](const char* name) -> const char* { return std::getenv(name); }));
   sigset_t mask;
   sigprocmask(SIG_BLOCK, nullptr, &mask);
   std::unique_ptr<Job> job;
   Status began;
   AttachSession session(options.attach, [&]() -> Status { return began = job->go(); });
   SIGMA_CHECK(session.check());
-  SIGMA_ASSIGN(job, Job::start(options.command, {}, mask));
+  for (const std::string& note : gpu.notes) put(stderr, note + "\n");
+  SIGMA_ASSIGN(job, Job::start(options.command, gpu.environment, mask));
   options.attach.pids = {job->pid()};
   const auto traced = session.run();
   if (!traced.ok() && !job->began()) return traced.error();
@@ -76,6 +91,13 @@ Command add_run(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
   options->attach.follow_forks = true;
   add_attach_options(*parser, options->attach, false);
+  parser
+      ->add_flag("--gpu{observe}", options->gpu,
+                 "preload the library that sees what GPU kernels post; =lossless: also set the "
+                 "communication libraries' own switches with which least goes unseen, and say which")
+      ->type_name("[=lossless]")
+      ->check(CLI::IsMember({"observe", "lossless"}))
+      ->group("What to trace");
   parser->add_option("COMMAND", options->command, "the command and its arguments, behind --")
       ->required()
       ->type_name("");

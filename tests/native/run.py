@@ -126,6 +126,19 @@ def case_interrupt_of_the_terminal(_):
         assert (process.returncode, out) == (6, "told\n"), (process.returncode, out, errors)
 
 
+def case_gpu_preloads(_):
+    """Before what is preloaded already; the stacks' switches are set only when asked for, and never over the user's."""
+    show = ["sh", "-c", 'echo "$LD_PRELOAD|$NCCL_GIN_GDAKI_QP_DEPTH|$NVSHMEM_IBGDA_QP_DEPTH|$NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE"']
+    library = os.path.realpath(os.path.join(BUILD, "lib", "libsigmatrace_gpu.so"))
+    clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    status, out, errors = run(["--gpu"], show, env=clean)
+    assert (status, out) == (0, f"{library}|||\n"), (status, out, errors)
+    status, out, errors = run(["--gpu=lossless"], show, env={**clean, "LD_PRELOAD": "libc.so.6", "NVSHMEM_IBGDA_QP_DEPTH": "64"})
+    assert (status, out) == (0, f"{library} libc.so.6|4096|64|\n"), (status, out, errors)
+    assert "NCCL_GIN_GDAKI_QP_DEPTH=4096" in errors and "NVSHMEM_IBGDA_QP_DEPTH=64 is yours" in errors, errors
+    assert run(["--gpu=fast"], show, env=clean)[0] == 2
+
+
 def case_goes_on_without_a_tracer(folder):
     """kill -9 of the tracer: the command does not notice."""
     go = os.path.join(folder, "go")
