@@ -21,10 +21,14 @@ bool is_file(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
 }
 
-Result<std::pair<Fd, Fd>> make_pipe() {
+struct Pipe {
+  Fd read_end, write_end;
+};
+
+Result<Pipe> make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return Error{"cannot make a pipe: " + errno_text(errno)};
-  return std::pair(Fd(ends[0]), Fd(ends[1]));
+  return Pipe{Fd(ends[0]), Fd(ends[1])};
 }
 
 // In the child: nothing that allocates.
@@ -82,8 +86,8 @@ Result<std::unique_ptr<Job>> Job::start(const std::vector<std::string>& words,
                                         const Environment& added, const sigset_t& mask) {
   int unused;
   SIGMA_ASSIGN(const std::string path, find(words.at(0), unused));
-  SIGMA_ASSIGN((auto [gate_read, gate_write]), make_pipe());
-  SIGMA_ASSIGN((auto [refusal_read, refusal_write]), make_pipe());
+  SIGMA_ASSIGN(Pipe gate, make_pipe());
+  SIGMA_ASSIGN(Pipe refusal, make_pipe());
 
   std::vector<std::string> variables;
   for (char** each = environ; *each != nullptr; ++each) {
@@ -106,12 +110,12 @@ Result<std::unique_ptr<Job>> Job::start(const std::vector<std::string>& words,
   job->pid_ = fork();
   if (job->pid_ < 0) return Error{"cannot start the command: " + errno_text(errno)};
   if (job->pid_ == 0) {
-    gate_write.reset();  // else it would wait for itself
-    become(path.c_str(), arguments.data(), environment.data(), gate_read.get(),
-           refusal_write.get(), mask);
+    gate.write_end.reset();  // else it would wait for itself
+    become(path.c_str(), arguments.data(), environment.data(), gate.read_end.get(),
+           refusal.write_end.get(), mask);
   }
-  job->gate_ = std::move(gate_write);
-  job->refusal_ = std::move(refusal_read);
+  job->gate_ = std::move(gate.write_end);
+  job->refusal_ = std::move(refusal.read_end);
   return job;
 }
 

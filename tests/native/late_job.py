@@ -24,12 +24,13 @@ def wait_for(condition, what):
 
 
 class Job:
-    """A running late_job. `sent` counts its sends, each checked by the provider's own account."""
+    """A running late_job. `sent` counts its sends, each checked by the provider's own account. `under`: the
+    words of a command that starts it."""
 
-    def __init__(self, program, libibverbs, provider):
+    def __init__(self, program, libibverbs, provider, under=()):
         self.progress = tempfile.NamedTemporaryFile(prefix="sigma-late-job-")
         self.progress.truncate(8)
-        self.popen = subprocess.Popen([program, libibverbs, provider, self.progress.name], text=True,
+        self.popen = subprocess.Popen([*under, program, libibverbs, provider, self.progress.name], text=True,
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.sent = 0
         self._answer()
