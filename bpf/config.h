@@ -137,13 +137,32 @@ struct sigma_queue_pair {
 };
 #define SIGMA_HITS_BATCH 64
 
+/*
+ * Which processes become targets by themselves, at their first hit: those for which all conditions that
+ * are set hold. Without conditions: every one.
+ */
+struct sigma_selection {
+  __u8 by_uid;
+  __u8 by_comm;
+  __u8 by_cgroup; /* below the cgroup in map `selected_cgroup` */
+  __u8 reserved;
+  __u32 uid;      /* the real one */
+  char comm[16];  /* of the process, that is of its first thread; padded with 0 */
+  /* Where struct task_struct has its leader and its name; 0: unknown, and the thread's own name counts.
+   * Not by CO-RE, for kernels without BTF take the programs that it would be in as well. */
+  __u32 leader_at;
+  __u32 comm_at;
+  __u32 except_tgid; /* the tracer itself */
+};
+
 struct sigma_config {
-  __u8 trace_all;    /* 1: every process; 0: those in map `targets` */
+  __u8 selects;      /* 1: processes become targets by `selection`; 0: only those in map `targets` are */
   __u8 follow_forks; /* 1: children of targets become targets */
   __u8 check_posts;  /* 1: return probes tell refused posts; 0: posts are marked unverified */
   __u8 has_loop;     /* 1: bpf_loop exists (5.17) */
   __u8 has_sessions; /* 1: session programs see returns; the plain entry programs never do */
   __u8 reserved[3];
+  struct sigma_selection selection;
 };
 
 /* Values of the per-CPU array map `counters`; exact: attempts == consumed + dropped. */

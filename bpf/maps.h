@@ -30,6 +30,13 @@ struct {
   __type(value, struct sigma_target);
 } targets __weak SEC(".maps");
 
+struct {
+  __uint(type, BPF_MAP_TYPE_CGROUP_ARRAY);
+  __uint(max_entries, 1);
+  __uint(key_size, sizeof(__u32));
+  __uint(value_size, sizeof(__u32));
+} selected_cgroup __weak SEC(".maps");
+
 struct sigma_totals {
   __u64 count[SIGMA_COUNTERS]; /* enum sigma_counter */
 };
@@ -114,6 +121,10 @@ static __always_inline void new_epoch(void) {
   new_generation();
 }
 
+static __always_inline __u32 tgid_of(__u64 id) {
+  return id >> 32;
+}
+
 /* ---- counting ---------------------------------------------------------------------------------
  */
 
@@ -125,52 +136,6 @@ static __always_inline struct sigma_totals* totals_of_cpu(void) {
 static __always_inline void count(struct sigma_totals* totals, enum sigma_counter counter,
                                   __u64 n) {
   __sync_fetch_and_add(&totals->count[counter], n);
-}
-
-/* ---- filter -----------------------------------------------------------------------------------
- */
-
-/* What every program knows of its hit once the filter has let it pass. */
-struct sigma_hit {
-  __u64 id; /* pid_tgid */
-  struct sigma_totals* totals;
-  __u32 target_flags;
-};
-
-static __always_inline __u32 tgid_of(__u64 id) {
-  return id >> 32;
-}
-
-/* False: not traced, do nothing more. */
-static __always_inline bool sigma_admit(struct sigma_hit* hit) {
-  hit->id = bpf_get_current_pid_tgid();
-  hit->totals = totals_of_cpu();
-  if (!hit->totals) return false;
-
-  __u32 tgid = tgid_of(hit->id);
-  struct sigma_target* target = bpf_map_lookup_elem(&targets, &tgid);
-  if (!target && config.trace_all) {
-    struct sigma_target fresh = {};
-    bpf_map_update_elem(&targets, &tgid, &fresh, BPF_NOEXIST);
-    target = bpf_map_lookup_elem(&targets, &tgid);
-    if (!target) { /* the map is full: trace without counting for the governor */
-      hit->target_flags = 0;
-      count(hit->totals, SIGMA_COUNT_HITS, 1);
-      return true;
-    }
-  }
-  if (!target) {
-    count(hit->totals, SIGMA_COUNT_FILTERED, 1);
-    return false;
-  }
-  __sync_fetch_and_add(&target->hits, 1);
-  hit->target_flags = target->flags;
-  if (target->flags & SIGMA_TARGET_PAUSED) {
-    count(hit->totals, SIGMA_COUNT_FILTERED, 1);
-    return false;
-  }
-  count(hit->totals, SIGMA_COUNT_HITS, 1);
-  return true;
 }
 
 /* ---- reading the job --------------------------------------------------------------------------
@@ -224,6 +189,95 @@ static __always_inline void submit(void* record) {
   bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
+/* ---- filter -----------------------------------------------------------------------------------
+ */
+
+/* What every program knows of its hit once the filter has let it pass. */
+struct sigma_hit {
+  __u64 id; /* pid_tgid */
+  struct sigma_totals* totals;
+  __u32 target_flags;
+};
+
+/* Does the current process meet what user space selects by? */
+static inline __noinline int is_selected(void) {
+  const volatile struct sigma_selection* selection = &config.selection;
+  if (tgid_of(bpf_get_current_pid_tgid()) == selection->except_tgid) return 0;
+  if (selection->by_uid && (__u32)bpf_get_current_uid_gid() != selection->uid) return 0;
+  if (selection->by_cgroup && bpf_current_task_under_cgroup(&selected_cgroup, 0) != 1) return 0;
+  if (!selection->by_comm) return 1;
+  char comm[16] = {};
+  __u64 task = bpf_get_current_task(), leader = 0;
+  if (selection->leader_at) {
+    if (bpf_probe_read_kernel(&leader, sizeof(leader), (void*)(task + selection->leader_at)) ||
+        bpf_probe_read_kernel_str(comm, sizeof(comm), (void*)(leader + selection->comm_at)) < 0)
+      return 0;
+  } else {
+    bpf_get_current_comm(comm, sizeof(comm));
+  }
+  for (__u32 i = 0; i < sizeof(comm); i++) {
+    if (comm[i] != selection->comm[i]) return 0;
+    if (!comm[i]) break; /* what follows is left over from a longer name */
+  }
+  return 1;
+}
+
+static inline __noinline int emit_process(__u32 kind, __u32 child, __s32 exit_code) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals) return 0;
+  struct sigma_process* record = reserve(totals, sizeof(*record));
+  if (!record) return 0;
+  fill_header(&record->h, SIGMA_PROCESS, sizeof(*record), bpf_get_current_pid_tgid(),
+              bpf_ktime_get_ns());
+  record->kind = kind;
+  record->child_pid = child;
+  record->exit_code = exit_code;
+  record->reserved = 0;
+  bpf_get_current_comm(record->comm, sizeof(record->comm));
+  submit(record);
+  return 0;
+}
+
+/* Makes the current process a target if it is selected, and tells user space of it. */
+static inline __noinline int admit_selected(void) {
+  if (!is_selected()) return 0;
+  __u32 tgid = tgid_of(bpf_get_current_pid_tgid());
+  struct sigma_target fresh = {};
+  if (bpf_map_update_elem(&targets, &tgid, &fresh, BPF_NOEXIST) == 0)
+    emit_process(SIGMA_PROCESS_FOUND, 0, 0);
+  return 1;
+}
+
+/* False: not traced, do nothing more. */
+static __always_inline bool sigma_admit(struct sigma_hit* hit) {
+  hit->id = bpf_get_current_pid_tgid();
+  hit->totals = totals_of_cpu();
+  if (!hit->totals) return false;
+
+  __u32 tgid = tgid_of(hit->id);
+  struct sigma_target* target = bpf_map_lookup_elem(&targets, &tgid);
+  if (!target && config.selects && admit_selected()) {
+    target = bpf_map_lookup_elem(&targets, &tgid);
+    if (!target) { /* the map is full: trace without counting for the governor */
+      hit->target_flags = 0;
+      count(hit->totals, SIGMA_COUNT_HITS, 1);
+      return true;
+    }
+  }
+  if (!target) {
+    count(hit->totals, SIGMA_COUNT_FILTERED, 1);
+    return false;
+  }
+  __sync_fetch_and_add(&target->hits, 1);
+  hit->target_flags = target->flags;
+  if (target->flags & SIGMA_TARGET_PAUSED) {
+    count(hit->totals, SIGMA_COUNT_FILTERED, 1);
+    return false;
+  }
+  count(hit->totals, SIGMA_COUNT_HITS, 1);
+  return true;
+}
+
 /* ---- calls that have a return ------------------------------------------------------------------
  */
 
@@ -248,7 +302,7 @@ static __always_inline struct sigma_call* recall(struct sigma_hit* hit, __u64 fu
   if (!hit->totals) return NULL;
   __u32 tgid = tgid_of(hit->id);
   struct sigma_target* target = bpf_map_lookup_elem(&targets, &tgid);
-  if (!target && !config.trace_all) return NULL;
+  if (!target && !config.selects) return NULL;
   hit->target_flags = target ? target->flags : 0;
 
   struct sigma_call_key key = {.id = hit->id, .function = function};

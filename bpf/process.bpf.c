@@ -23,24 +23,16 @@ static __always_inline bool is_target(__u32 tgid) {
   return bpf_map_lookup_elem(&targets, &tgid) != NULL;
 }
 
-static __always_inline void emit_process(__u32 kind, __u32 child, __s32 exit_code) {
-  struct sigma_totals* totals = totals_of_cpu();
-  if (!totals) return;
-  struct sigma_process* record = reserve(totals, sizeof(*record));
-  if (!record) return;
-  fill_header(&record->h, SIGMA_PROCESS, sizeof(*record), bpf_get_current_pid_tgid(),
-              bpf_ktime_get_ns());
-  record->kind = kind;
-  record->child_pid = child;
-  record->exit_code = exit_code;
-  record->reserved = 0;
-  bpf_get_current_comm(record->comm, sizeof(record->comm));
-  submit(record);
-}
-
 SEC("tp_btf/sched_process_exec") int BPF_PROG(process_exec, struct task_struct* task) {
-  if (!is_target(task->tgid)) return 0;
+  __u32 tgid = task->tgid;
+  if (!is_target(tgid)) return 0;
   new_epoch(); /* every address has a new meaning */
+  /* Children that are followed stay, whatever they become. */
+  if (config.selects && !config.follow_forks && !is_selected()) {
+    emit_process(SIGMA_PROCESS_LEFT, 0, 0);
+    bpf_map_delete_elem(&targets, &tgid);
+    return 0;
+  }
   emit_process(SIGMA_PROCESS_EXEC, 0, 0);
   return 0;
 }

@@ -196,7 +196,13 @@ struct sigma_context {
 };
 SIGMA_SIZE(struct sigma_context, 104);
 
-enum sigma_process_kind { SIGMA_PROCESS_EXEC = 1, SIGMA_PROCESS_EXIT, SIGMA_PROCESS_FORK };
+enum sigma_process_kind {
+  SIGMA_PROCESS_EXEC = 1,
+  SIGMA_PROCESS_EXIT,
+  SIGMA_PROCESS_FORK,
+  SIGMA_PROCESS_FOUND, /* is one of those selected, and was met at its first probe */
+  SIGMA_PROCESS_LEFT,  /* exec, after which it is none of those selected: no longer traced */
+};
 
 struct sigma_process {
   struct sigma_header h; /* pid: who did it; for FORK the parent */

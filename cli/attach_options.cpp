@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <pwd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "cli/parse.h"
@@ -22,6 +25,10 @@ constexpr const char* kExamples = R"(EXAMPLES
       A flight recorder: the newest 2 GiB, for report and export.
   sudo sigmatrace attach --pid $(pgrep -d, ib_write_bw) --budget off
       All of several processes, whatever it costs them; the summary only.
+  sudo sigmatrace attach --all --duration 1m -o trace
+      Whatever does RDMA on this machine in the next minute.
+  sudo sigmatrace attach --comm python3 --uid alice -o ops.csv
+      Alice's python3 processes, those that run and those to come.
 )";
 
 [[noreturn]] void refuse(std::string_view option, std::string_view text,
@@ -67,6 +74,20 @@ std::optional<std::optional<double>> parse_budget(std::string_view text) {
   return percent;
 }
 
+// --uid: a number, or a user's name.
+std::optional<uid_t> parse_user(std::string_view text) {
+  uid_t uid = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), uid);
+  if (parsed.ec == std::errc{} && parsed.ptr == text.data() + text.size()) return uid;
+  const passwd* user = getpwnam(std::string(text).c_str());
+  return user ? std::optional(user->pw_uid) : std::nullopt;
+}
+
+std::optional<std::string> parse_comm(std::string_view text) {
+  // The kernel keeps 15 bytes of a name; more could match nothing.
+  return !text.empty() && text.size() <= 15 ? std::optional(std::string(text)) : std::nullopt;
+}
+
 std::optional<uint64_t> parse_ring(std::string_view text) {
   const auto bytes = parse_size(text);
   return bytes && *bytes >= kMinRingBytes && *bytes <= kMaxRingBytes ? bytes : std::nullopt;
@@ -97,9 +118,28 @@ void add_target_options(CLI::App& parser, AttachOptions& options) {
       },
       "a list of process ids", "running processes; those that use no RDMA yet are waited for")
       ->type_name("P[,P...]")
-      ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->trigger_on_parse()
+      ->group(kTarget);
+  parser
+      .add_flag("--all", options.all,
+                "every process of this machine that does RDMA, running and to come")
+      ->group(kTarget);
+  add_parsed(
+      parser, "--comm", parse_comm,
+      [&options](std::string comm) { options.comm = std::move(comm); },
+      "a name of at most 15 bytes, as `ps -o comm` shows it", "those with this command name")
+      ->type_name("NAME")
+      ->group(kTarget);
+  parser
+      .add_option("--cgroup", options.cgroup,
+                  "those in this cgroup (version 2): a container, a job, a service")
+      ->type_name("PATH")
+      ->group(kTarget);
+  add_parsed(
+      parser, "--uid", parse_user, [&options](uid_t uid) { options.uid = uid; }, "a user",
+      "those of this user; with the others it narrows them")
+      ->type_name("USER")
       ->group(kTarget);
   parser
       .add_flag("--follow-forks", options.follow_forks,
@@ -177,7 +217,9 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
       parser, "--budget", parse_budget,
       [&options](std::optional<double> percent) { options.budget_percent = percent; },
       "a percentage above 0 and up to 100, or off",
-      "the most that probes may cost each process, in percent of a core (default 10). Beyond it "
+      "the most that probes may cost each process, in percent of a core (default 10; 2 with --all, "
+      "or --uid alone). "
+      "Beyond it "
       "tracing pauses, and "
       "says so; off never pauses")
       ->type_name("PERCENT|off")
@@ -188,6 +230,19 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
       "buffer between kernel and tracer (default 8M); raise it when records are dropped")
       ->type_name("BYTES")
       ->group(kCost);
+}
+
+void check_attach_targets(const CLI::App& parser, AttachOptions& options) {
+  const bool conditions = !options.comm.empty() || !options.cgroup.empty();
+  if (options.pids.empty() && !options.all && !conditions && !options.uid)
+    throw CLI::RequiredError("--pid, --all, --comm, --cgroup or --uid");
+  if (!options.pids.empty() && (options.all || conditions))
+    throw CLI::ValidationError("--pid",
+                               "names the processes: not together with --all, --comm or --cgroup");
+  if (options.all && conditions)
+    throw CLI::ValidationError("--all", "is every process: not together with --comm or --cgroup");
+  const bool sweep = options.pids.empty() && !conditions;
+  if (sweep && parser.count("--budget") == 0) options.budget_percent = kSweepBudgetPercent;
 }
 
 }  // namespace sigma

@@ -15,8 +15,16 @@ class App;
 
 namespace sigma {
 
+// What the probes may cost processes that the user named, and those that a sweep found.
+inline constexpr double kNamedBudgetPercent = 10, kSweepBudgetPercent = 2;
+
 struct AttachOptions {
-  std::vector<pid_t> pids;  // at least one
+  // What to trace: these processes, or else all that meet the conditions, running and to come.
+  std::vector<pid_t> pids;
+  bool all = false;
+  std::string comm;
+  std::string cgroup;
+  std::optional<uid_t> uid;  // narrows the others as well
   bool follow_forks = false;
 
   std::string output;  // empty: the summary only; "-": standard output
@@ -30,7 +38,8 @@ struct AttachOptions {
   Completions completions = Completions::automatic;
   bool check_posts = true;
 
-  std::optional<double> budget_percent = 10;  // of one core for each process; nullopt: no bound
+  // Of one core for each process; nullopt: no bound.
+  std::optional<double> budget_percent = kNamedBudgetPercent;
   uint64_t ring_bytes = 8u << 20;
 };
 
@@ -43,5 +52,9 @@ bool writes_trace_directory(const AttachOptions& options);
 // Registers the options with the subcommand's parser, which fills `options`. It must outlive the
 // parsing. Values out of range are usage errors. `of_running`: those that say which processes.
 void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_running = true);
+
+// To be called when all is parsed: what to trace is told, without contradiction (else a usage
+// error), and what was not given depends on that.
+void check_attach_targets(const CLI::App& parser, AttachOptions& options);
 
 }  // namespace sigma

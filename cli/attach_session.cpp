@@ -116,6 +116,10 @@ bool AttachSession::signal_waits() {
 Result<int> AttachSession::run() {
   SIGMA_CHECK(check_processes());
   if (!features_) SIGMA_CHECK(check());
+  if (selection()) {
+    SIGMA_ASSIGN(NodeLock lock, NodeLock::take());
+    lock_.emplace(std::move(lock));
+  }
   SIGMA_CHECK(open_outputs());
 
   SIGMA_ASSIGN(tracer_, Tracer::start(
@@ -137,12 +141,21 @@ Status AttachSession::check_processes() const {
   for (const pid_t pid : options_.pids)
     if (kill(pid, 0) != 0 && errno == ESRCH)
       return Error{fmt::format("there is no process {}", pid), "`ps -e` shows what runs"};
+  for (const pid_t pid : options_.pids)
+    if (const auto uid = uid_of(pid); options_.uid && uid != options_.uid)
+      return Error{fmt::format("process {} is not of user {}", pid, *options_.uid), "leave out --uid, or the process"};
   return {};
+}
+
+std::optional<Selection> AttachSession::selection() const {
+  if (!options_.pids.empty()) return std::nullopt;
+  return Selection{options_.comm, options_.cgroup, options_.uid};
 }
 
 TracerOptions AttachSession::tracer_options() const {
   TracerOptions options;
   options.pids = options_.pids;
+  options.selection = selection();
   options.follow_forks = options_.follow_forks;
   options.check_posts = options_.check_posts;
   options.completions = options_.completions != AttachOptions::Completions::off;

@@ -19,6 +19,7 @@
 #include <string>
 
 #include "attach/features.h"
+#include "attach/node_lock.h"
 #include "attach/tracer.h"
 #include "base/fd.h"
 #include "base/result.h"
@@ -58,6 +59,7 @@ class AttachSession {
 
  private:
   Status check_processes() const;
+  std::optional<Selection> selection() const;
   TracerOptions tracer_options() const;
   Status open_outputs();
   Status open_trace_directory();
@@ -74,6 +76,7 @@ class AttachSession {
   const AttachOptions& options_;
   std::function<Status()> on_attached_;
   std::optional<Features> features_;
+  std::optional<NodeLock> lock_;  // of a system-wide trace
   Screen screen_;
   Fd signals_;
   int end_signal_ = 0;

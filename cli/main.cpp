@@ -5,6 +5,7 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <new>
 #include <vector>
 
 #include "base/terminal.h"
@@ -70,9 +71,14 @@ int main(int argc, char** argv) {
 
   for (const auto& command : commands) {
     if (!command.parser->parsed()) continue;
-    const auto status = command.run();
-    if (status.ok()) return *status;
-    sigma::print_error(status.error());
+    try {
+      const auto status = command.run();
+      if (status.ok()) return *status;
+      sigma::print_error(status.error());
+    } catch (const std::bad_alloc&) {
+      sigma::print_error(
+          {"out of memory", "raise the limit (ulimit -v, the cgroup's), or trace less at once"});
+    }
     return 1;
   }
   sigma::print_error({"a subcommand is required", app.get_name() + " --help"});

@@ -3,17 +3,14 @@
 """bad_input.py BUILD CASE: `sigmatrace attach` where something is wrong, on real processes, and how it
 ends. Each case is a function below, and a CTest test of its own; it fails by an assertion. Bad input
 that needs no process is in tests/unit/cli_test.py."""
-import json
 import os
 import resource
 import signal
-import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from late_job import Attach, Job, Output, wait_for
+from late_job import Attach, Job, Output, in_kernel, links_of, run_case, wait_for
 
 BUILD = sys.argv[1]
 PROGRAM = os.path.join(BUILD, "bin", "sigmatrace")
@@ -153,30 +150,6 @@ def case_full_output(folder):
         target.end()
 
 
-def links_of(pid):
-    """Ids of the BPF links and programs that a process holds."""
-    found = set()
-    for name in os.listdir(f"/proc/{pid}/fdinfo"):
-        try:
-            with open(f"/proc/{pid}/fdinfo/{name}", encoding="utf-8") as file:
-                fields = dict(line.rstrip("\n").split(":", 1) for line in file if ":" in line)
-        except FileNotFoundError:
-            continue
-        if "link_id" in fields:
-            found.add(("link", int(fields["link_id"])))
-        elif "prog_id" in fields:
-            found.add(("prog", int(fields["prog_id"])))
-    return found
-
-
-def in_kernel():
-    found = set()
-    for kind in ("link", "prog"):
-        shown = subprocess.run(["bpftool", "-j", kind, "show"], stdout=subprocess.PIPE, check=True)
-        found |= {(kind, entry["id"]) for entry in json.loads(shown.stdout or b"[]")}
-    return found
-
-
 def case_tracer_killed(folder):
     """The job goes on, and nothing of the tracer is left in the kernel."""
     with loaded_job() as target:
@@ -235,11 +208,5 @@ def case_interrupted_in_traffic(folder):
         target.end()
 
 
-CASES = {name[len("case_"):]: value for name, value in list(globals().items()) if name.startswith("case_")}
-
 if __name__ == "__main__":
-    if sys.argv[2] == "--list":
-        print("\n".join(CASES))
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            CASES[sys.argv[2]](scratch)
+    run_case(globals())

@@ -109,7 +109,7 @@ TEST_CASE("a drain ends although there is more to read, and the next one goes on
 
 TEST_CASE("all processes, when asked") {
   CaptureOptions options;
-  options.config.trace_all = 1;
+  options.config.selects = 1;
   auto capture = rig::load(rig::features(), options);
   REQUIRE(capture->attach(rig::provider_plan(), 0, {}).failed.empty());
   rig::Workload first("one_post"), second("one_post");
@@ -237,7 +237,7 @@ TEST_CASE("mlx5: the doorbell record gives the index") {
 TEST_CASE("exec, fork and exit") {
   CaptureOptions options;
   options.config.follow_forks = 1;
-  options.config.trace_all = 0;
+  options.config.selects = 0;
   auto capture = rig::load(rig::features(), options);
   rig::Workload workload("processes"), stranger("processes");
   REQUIRE(capture->attach_process_events().ok());

@@ -8,8 +8,9 @@
  *   recv N                                           received FIRST N SUM
  *   poll N        one poll, at most N completions    polled N FIRST LAST
  *   spin, stop    posts and polls on a thread as fast as it can, in between     sent FIRST N SUM
+ *   threads T N   T threads post N each, side by side, none polled for     sent FIRST T*N SUM
  *   fork N        a child that posts N               child PID, sent FIRST N SUM
- *   exec          runs this program anew in the same process
+ *   exec [FILE]   runs this program, or a copy of it, anew in the same process
  *
  * Requests are numbered from 1 on by wr_id, receives from 1 << 32 on. SUM is the provider's own account
  * of what reached it. In the file PROGRESS stands the number of the post that is about to be made.
@@ -72,17 +73,45 @@ static void load(void) {
 #define NEED(member) \
   if (!verbs || !verbs->context.ops.member) fail("nothing is loaded")
 
+static void post_one(uint64_t wr_id) {
+  struct ibv_sge sge = {.addr = 0x10000, .length = BYTES, .lkey = LKEY};
+  struct ibv_send_wr* bad = NULL;
+  struct ibv_send_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1,
+                           .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+  if (verbs->context.ops.post_send(&qp, &wr, &bad) || bad) fail("a send was refused");
+}
+
 static void post_send(uint64_t count) {
   NEED(post_send);
   for (uint64_t i = 0; i < count; i++) {
-    struct ibv_sge sge = {.addr = 0x10000, .length = BYTES, .lkey = LKEY};
-    struct ibv_send_wr* bad = NULL;
-    struct ibv_send_wr wr = {.wr_id = next_send, .sg_list = &sge, .num_sge = 1,
-                             .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
     atomic_store(progress, next_send);
-    if (verbs->context.ops.post_send(&qp, &wr, &bad) || bad) fail("a send was refused");
+    post_one(next_send);
     next_send++;
   }
+}
+
+struct share {
+  uint64_t first, count;
+  pthread_t thread;
+};
+
+static void* post_share(void* data) {
+  const struct share* share = data;
+  for (uint64_t i = 0; i < share->count; i++) post_one(share->first + i);
+  return NULL;
+}
+
+static void post_by_threads(uint64_t threads, uint64_t count) {
+  NEED(post_send);
+  struct share* shares = calloc(threads, sizeof *shares);
+  if (!shares) fail("no memory");
+  for (uint64_t i = 0; i < threads; i++) {
+    shares[i] = (struct share){.first = next_send + i * count, .count = count};
+    if (pthread_create(&shares[i].thread, NULL, post_share, &shares[i])) fail("no thread");
+  }
+  for (uint64_t i = 0; i < threads; i++) pthread_join(shares[i].thread, NULL);
+  free(shares);
+  next_send += threads * count;
 }
 
 static void post_recv(uint64_t count) {
@@ -137,6 +166,7 @@ int main(int argc, char** argv) {
   progress = mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (progress == MAP_FAILED) fail("no file for the progress");
   setvbuf(stdin, NULL, _IONBF, 0); /* what is not read yet is there after an exec */
+  if (getenv("LATE_JOB_NEXT")) next_send = strtoul(getenv("LATE_JOB_NEXT"), NULL, 10);
   printf("ready\nok\n");
   fflush(stdout);
 
@@ -144,13 +174,17 @@ int main(int argc, char** argv) {
   unsigned long before = 0;
   for (char line[256]; fgets(line, sizeof line, stdin);) {
     char word[16] = "";
-    unsigned long count = 0;
-    sscanf(line, "%15s %lu", word, &count);
+    unsigned long count = 0, each = 0;
+    sscanf(line, "%15s %lu %lu", word, &count, &each);
     if (strcmp(word, "load") == 0) {
       load();
     } else if (strcmp(word, "send") == 0) {
       first = next_send, before = account ? *account : 0;
       post_send(count);
+      say_sent(first, before);
+    } else if (strcmp(word, "threads") == 0) {
+      first = next_send, before = account ? *account : 0;
+      post_by_threads(count, each);
       say_sent(first, before);
     } else if (strcmp(word, "recv") == 0) {
       first = next_recv, before = account ? *account : 0;
@@ -172,7 +206,13 @@ int main(int argc, char** argv) {
     } else if (strcmp(word, "fork") == 0) {
       fork_child(count);
     } else if (strcmp(word, "exec") == 0) {
-      execv("/proc/self/exe", argv);
+      char file[200] = "/proc/self/exe";
+      sscanf(line, "exec %199s", file);
+      /* The numbering goes on: what is seen before and after is told apart by it. */
+      char next[24];
+      snprintf(next, sizeof next, "%lu", next_send);
+      setenv("LATE_JOB_NEXT", next, 1);
+      execv(file, argv);
       fail("exec");
     } else {
       fail("what?");

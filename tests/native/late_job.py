@@ -8,6 +8,7 @@ import queue
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -24,13 +25,14 @@ def wait_for(condition, what):
 
 
 class Job:
-    """A running late_job. `sent` counts its sends, each checked by the provider's own account. `under`: the
-    words of a command that starts it."""
+    """A running late_job. `sent` counts its sends, each checked by the provider's own account. `under`: the words of
+    a command that starts it; `root`: the folder that is its root then, by whose paths the others are."""
 
-    def __init__(self, program, libibverbs, provider, under=()):
-        self.progress = tempfile.NamedTemporaryFile(prefix="sigma-late-job-")
+    def __init__(self, program, libibverbs, provider, under=(), root=""):
+        self.progress = tempfile.NamedTemporaryFile(prefix="sigma-late-job-", dir=root or None)
         self.progress.truncate(8)
-        self.popen = subprocess.Popen([*under, program, libibverbs, provider, self.progress.name], text=True,
+        os.chmod(self.progress.name, 0o666)  # the job may be another user's
+        self.popen = subprocess.Popen([*under, program, libibverbs, provider, self.progress.name[len(root):]], text=True,
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.sent = 0
         self._answer()
@@ -75,6 +77,18 @@ class Job:
 
     def send(self, count):
         assert self._take(self.ask(f"send {count}")[0]) == count
+
+    def threads(self, threads, each):
+        assert self._take(self.ask(f"threads {threads} {each}")[0]) == threads * each
+
+    def fork(self, count):
+        """A child posts, and has ended when this returns: its pid."""
+        child, sent = self.ask(f"fork {count}")
+        word, first, posted, account = sent.split()
+        first, posted = int(first), int(posted)
+        wanted = sum(range(first, first + posted)) + posted * (3 * BYTES + 1)
+        assert word == "sent" and posted == count and int(account) == wanted, sent
+        return int(child.split()[1])
 
     def poll(self, most):
         """One poll; how many completions it gave."""
@@ -159,3 +173,37 @@ class Output:
 
     def ids(self, pid):
         return [int(row["wr_id"]) for row in self.rows if row["pid"] == str(pid) and row["queue"] == "send"]
+
+
+def links_of(pid):
+    """Ids of the BPF links and programs that a process holds."""
+    found = set()
+    for name in os.listdir(f"/proc/{pid}/fdinfo"):
+        try:
+            with open(f"/proc/{pid}/fdinfo/{name}", encoding="utf-8") as file:
+                fields = dict(line.rstrip("\n").split(":", 1) for line in file if ":" in line)
+        except FileNotFoundError:
+            continue
+        if "link_id" in fields:
+            found.add(("link", int(fields["link_id"])))
+        elif "prog_id" in fields:
+            found.add(("prog", int(fields["prog_id"])))
+    return found
+
+
+def in_kernel():
+    found = set()
+    for kind in ("link", "prog"):
+        shown = subprocess.run(["bpftool", "-j", kind, "show"], stdout=subprocess.PIPE, check=True)
+        found |= {(kind, entry["id"]) for entry in json.loads(shown.stdout or b"[]")}
+    return found
+
+
+def run_case(functions):
+    """For a test file's end: `FILE BUILD --list`, `FILE BUILD CASE`, for its functions case_*(scratch folder)."""
+    cases = {name[len("case_"):]: value for name, value in functions.items() if name.startswith("case_")}
+    if sys.argv[2] == "--list":
+        print("\n".join(cases))
+    else:
+        with tempfile.TemporaryDirectory(prefix="sigma-case-") as scratch:
+            cases[sys.argv[2]](scratch)

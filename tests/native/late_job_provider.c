@@ -16,14 +16,18 @@ enum { MAX_SGE = 16, SEND_WEIGHT = 3, RECV_WEIGHT = 7 };
 volatile unsigned long account;
 static volatile uint64_t posted, completed; /* wr_ids, which the job numbers from 1 */
 
+static void add(unsigned long sum) {
+  __atomic_fetch_add(&account, sum, __ATOMIC_RELAXED); /* threads post side by side */
+}
+
 static int job_post_send(struct ibv_qp* qp, struct ibv_send_wr* wr, struct ibv_send_wr** bad_wr) {
   for (; wr; wr = wr->next) {
     if (wr->num_sge > MAX_SGE || qp->state != IBV_QPS_RTS) {
       *bad_wr = wr;
       return ENOMEM;
     }
-    for (int i = 0; i < wr->num_sge; i++) account += SEND_WEIGHT * wr->sg_list[i].length;
-    account += wr->wr_id + 1;
+    for (int i = 0; i < wr->num_sge; i++) add(SEND_WEIGHT * wr->sg_list[i].length);
+    add(wr->wr_id + 1);
     posted = wr->wr_id;
   }
   return 0;
@@ -35,8 +39,8 @@ static int job_post_recv(struct ibv_qp* qp, struct ibv_recv_wr* wr, struct ibv_r
       *bad_wr = wr;
       return ENOMEM;
     }
-    for (int i = 0; i < wr->num_sge; i++) account += RECV_WEIGHT * wr->sg_list[i].length;
-    account += wr->wr_id + 1;
+    for (int i = 0; i < wr->num_sge; i++) add(RECV_WEIGHT * wr->sg_list[i].length);
+    add(wr->wr_id + 1);
   }
   return 0;
 }

@@ -78,7 +78,8 @@ void run_with_budget(bool follow_forks) {
   uint64_t paused_ns = 0;
   for (size_t i = 0; i < windows.size(); i++) {
     CHECK(windows[i].kind == (i % 2 == 0 ? SIGMA_WINDOW_PAUSE : SIGMA_WINDOW_RESUME));
-    CHECK(windows[i].h.pid == static_cast<uint32_t>(job.pid()));
+    // Probes that all processes share pause for all.
+    CHECK(windows[i].h.pid == (follow_forks ? 0 : static_cast<uint32_t>(job.pid())));
     if (i % 2 == 1) paused_ns += windows[i].h.time_ns - windows[i - 1].h.time_ns;
   }
   CHECK(counters.paused_ms + 1 >= paused_ns / 1'000'000);

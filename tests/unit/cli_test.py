@@ -66,7 +66,7 @@ def case_help():
 def case_subcommand_help():
     status, output, _ = run("attach", "--help")
     assert status == 0
-    for word in ("--pid", "-o", "--duration", "--follow-forks", "--posts", "--completions",
+    for word in ("--pid", "--all", "--comm", "--cgroup", "--uid", "-o", "--duration", "--follow-forks", "--posts", "--completions",
                  "--no-post-check", "--budget", "--ring-size", "EXAMPLES"):
         assert word in output, word
     status, output, _ = run("doctor", "--help")
@@ -89,6 +89,16 @@ def case_unknown_option():
 
 def case_missing_pid():
     refuses("attach", names="--pid")
+    refuses("attach", "--follow-forks", names="--all")
+
+
+def case_targets_that_contradict():
+    refuses("attach", "--pid", "1", "--all", names="--pid")
+    refuses("attach", "--pid", "1", "--comm", "a", names="--pid")
+    refuses("attach", "--pid", "1", "--cgroup", "/sys/fs/cgroup", names="--pid")
+    refuses("attach", "--all", "--comm", "a", names="--all")
+    refuses("attach", "--comm", "a-name-of-16-byte", names="15 bytes")
+    refuses("attach", "--uid", "no-such-user", names="'no-such-user'")
 
 
 def case_bad_values():

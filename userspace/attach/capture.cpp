@@ -85,7 +85,7 @@ LinkForms choose_forms(const Features& features, const sigma_config& config) {
   // A multi link whose pid filter is unsound would have to hit every process; prefer perf links
   // then.
   const bool multi = features.uprobe_multi &&
-                     (features.multi_pid_filter || config.trace_all || !features.perf_uprobe);
+                     (features.multi_pid_filter || config.selects || !features.perf_uprobe);
   if (!multi) return {LinkForm::perf, LinkForm::perf};
   return {LinkForm::multi, features.uprobe_session ? LinkForm::session : LinkForm::multi};
 }
@@ -336,6 +336,12 @@ Result<std::unique_ptr<Capture>> Capture::load(const CaptureOptions& options,
   configure_programs(impl->skeleton->obj, features, impl->forms);
   if (const int error = sigmatrace_bpf__load(impl->skeleton.get()))
     return load_error(-error, features);
+  if (options.cgroup_fd >= 0) {
+    const uint32_t key = 0;
+    const auto cgroup = static_cast<uint32_t>(options.cgroup_fd);
+    if (bpf_map_update_elem(bpf_map__fd(impl->skeleton->maps.selected_cgroup), &key, &cgroup, BPF_ANY))
+      return Error{"the kernel does not take the cgroup: " + errno_text(errno)};
+  }
   return std::unique_ptr<Capture>(new Capture(std::move(impl)));
 }
 
@@ -578,7 +584,8 @@ void Capture::detach() {
 void Capture::detach(pid_t pid, bool data_path_only) {
   // A return whose probe is gone leaves its call pending; should the probes come back, it is void.
   if (!data_path_only) impl_->new_epoch();  // commands go unseen from here on
-  (void)impl_->change_target(pid, Impl::Change::probes);
+  for (const pid_t each : pid != 0 ? std::vector<pid_t>{pid} : targets())
+    (void)impl_->change_target(each, Impl::Change::probes);
   impl_->close_if([&](const Impl::HeldLink& held) {
     return held.pid == pid && (held.data_path || !data_path_only);
   });

@@ -33,12 +33,14 @@ namespace sigma {
 struct CaptureOptions {
   size_t ring_bytes = 8u << 20;  // rounded up to a power of two of pages
   // has_loop and has_sessions are set by load() from Features; the rest is the caller's.
-  sigma_config config = {.trace_all = 0,
+  sigma_config config = {.selects = 0,
                          .follow_forks = 0,
                          .check_posts = 1,
                          .has_loop = 1,
                          .has_sessions = 0,
-                         .reserved = {}};
+                         .reserved = {},
+                         .selection = {}};
+  int cgroup_fd = -1;  // of config.selection.by_cgroup
 };
 
 struct AttachPolicy {
@@ -90,7 +92,7 @@ class Capture {
   Status pause_target(pid_t pid, bool paused);
   // Probe hits of a process so far, short by up to SIGMA_HITS_BATCH a queue pair; 0 for a stranger.
   uint64_t target_hits(pid_t pid) const;
-  // Those in the set now: added by us, by fork (follow_forks), or at the first hit (trace_all).
+  // Those in the set now: added by us, by fork (follow_forks), or at the first hit (selects).
   std::vector<pid_t> targets() const;
 
   // Attaches what the plan resolved. pid 0: in all processes that map the file. Never fails as a
@@ -102,7 +104,7 @@ class Capture {
   Status attach_process_events();
 
   // Closes all links, or those made for one process (its data path only: the governor's pause, in
-  // which set-up is still seen). Programs and maps stay; attach() may follow.
+  // which set-up is still seen); 0: those made for all. Programs and maps stay; attach() may follow.
   void detach();
   void detach(pid_t pid, bool data_path_only = false);
 

@@ -6,6 +6,7 @@
 //      session knows an object that a command announced from one that was merely found.
 #include "attach/tracer.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -27,6 +28,7 @@
 #include "attach/rdma_netlink.h"
 #include "attach/rdma_sysfs.h"
 #include "base/clock.h"
+#include "resolve/classify.h"
 
 namespace sigma {
 namespace {
@@ -36,6 +38,8 @@ constexpr uint64_t kCareEveryNs = 50'000'000;  // targets' ends, budgets
 // Devices' clocks are read often at first, when nothing is known of their rates.
 constexpr uint64_t kFirstClockIntervalNs = 2'000'000;
 constexpr uint64_t kClockIntervalNs = 250'000'000;
+constexpr uint64_t kSearchEveryNs = 1'000'000'000;  // for processes, where nothing tells of them
+constexpr size_t kMaxStatements = 500;
 constexpr std::chrono::milliseconds kBusyInterval{1};
 constexpr std::chrono::milliseconds kIdleInterval{10};
 
@@ -54,6 +58,13 @@ bool is_seccomp_filtered(pid_t pid) {
   return false;
 }
 
+// Of a file that cannot be opened there is its name only.
+bool is_named_as_verbs(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  return name.find("ibverbs") != name.npos || name.find("-rdmav") != name.npos || name.starts_with("libmlx5") ||
+         name.starts_with("libmlx4") || name.starts_with("libefa");
+}
+
 }  // namespace
 
 Tracer::Tracer(const TracerOptions& options, const Features& features, OnRecord on_record, Say say)
@@ -61,7 +72,7 @@ Tracer::Tracer(const TracerOptions& options, const Features& features, OnRecord 
       features_(features),
       on_record_(std::move(on_record)),
       say_(std::move(say)),
-      shared_probes_(options.follow_forks || (options.pids.size() > kManyTargets && !features.uprobe_multi)),
+      shared_probes_(options.follow_forks || options.selection || (options.pids.size() > kManyTargets && !features.uprobe_multi)),
       reorder_([this](std::span<const std::byte> record) { on_record_(record); }) {}
 
 Tracer::~Tracer() = default;
@@ -84,6 +95,12 @@ Status Tracer::open() {
   capture_options.ring_bytes = options_.ring_bytes;
   capture_options.config.follow_forks = options_.follow_forks;
   capture_options.config.check_posts = options_.check_posts;
+  if (options_.selection) {
+    SIGMA_ASSIGN(selector_, ProcessSelector::open(*options_.selection));
+    capture_options.config.selects = 1;
+    capture_options.config.selection = selector_->for_bpf();
+    capture_options.cgroup_fd = selector_->cgroup_fd();
+  }
   SIGMA_ASSIGN(capture_, Capture::load(capture_options, features_));
   SIGMA_ASSIGN(ring_, RingReader::open(capture_->ring_map_fd(),
                                        [this](std::span<const std::byte> record) { on_ring_record(record); }));
@@ -93,18 +110,18 @@ Status Tracer::open() {
   }
 
   process_events_ = capture_->attach_process_events().ok();
-  if (!process_events_)
-    statements_.push_back("process events are not available: forks and exec are noticed late or not at all");
+  if (!process_events_) state("process events are not available: forks and exec are noticed late or not at all");
   if (auto hook = capture_->attach_control(); hook.ok()) control_hook_ = *hook;
   if (auto watch = LibraryWatch::open({}); watch.ok())
     watch_.emplace(*std::move(watch));
   else
-    statements_.push_back("libraries mapped later are found by polling: " + watch.error().what);
+    state("libraries mapped later are found by polling: " + watch.error().what);
 
   if (options_.completions) clocks_ = NicClockSource::open_all(statements_);
   for (const sigma_clock_sample& sample : read_clocks(monotonic_now_ns()))
     push(std::as_bytes(std::span(&sample, 1)));
   for (const pid_t pid : options_.pids) SIGMA_CHECK(add_process(pid));
+  if (selector_) SIGMA_CHECK(open_selection());
   announce();
   return {};
 }
@@ -129,11 +146,12 @@ Status Tracer::add_process(pid_t pid) {
 // where every probe is a link, a descriptor and 50 ms at its end.
 pid_t Tracer::scope_of(const Target& target) const { return shared_probes_ ? 0 : target.pid; }
 
-AttachPolicy Tracer::policy_for(const Target& target) const {
+AttachPolicy Tracer::policy_for(const Target* target) const {
   AttachPolicy policy;
   policy.completions = options_.completions;
   policy.check_posts = options_.check_posts;
-  policy.returns_allowed = !target.seccomp || features_.return_probe_under_seccomp;
+  // Shared probes are in every process that maps the file: some of those may be filtered.
+  policy.returns_allowed = features_.return_probe_under_seccomp || (!shared_probes_ && target && !target->seccomp);
   policy.library_control = !control_hook_;
   return policy;
 }
@@ -143,7 +161,7 @@ void Tracer::look_at_libraries(Target& target) {
   auto maps = read_maps(target.pid);
   if (has_exited(target)) return;
   if (!maps.ok()) {
-    statements_.push_back(maps.error().what);
+    state(maps.error().what);
     return;
   }
   struct Found {
@@ -158,7 +176,12 @@ void Tracer::look_at_libraries(Target& target) {
   for (const Mapping& mapping : *maps) {
     if (!mapping.executable || mapping.inode == 0 || !seen.emplace(mapping.device, mapping.inode).second) continue;
     auto path = reachable_path(target.pid, mapping);
-    if (!path.ok()) continue;
+    if (!path.ok()) {
+      if (is_named_as_verbs(mapping.path) && !has_exited(target) &&
+          state(fmt::format("{} ({})", path.error().what, path.error().hint)))
+        ++counters_.libraries_unresolved;
+      continue;
+    }
     const LibraryKind kind = resolver_.classify(*path);
     // libibverbs maps every provider it has while it looks for the one that fits.
     if (kind == LibraryKind::other || (kind == LibraryKind::provider && !may_serve(mapping.path, devices))) continue;
@@ -174,84 +197,120 @@ void Tracer::look_at_libraries(Target& target) {
     if (file.kind == LibraryKind::provider) has_provider = true;
   }
   // What it has was made under our eyes, if its memory is younger than the probes.
-  const auto born = born_ns_.find(target.pid);
-  const bool all_seen = born != born_ns_.end() && std::all_of(found.begin(), found.end(), [&](const Found& file) {
+  const uint64_t born = born_ns(target.pid);
+  const bool all_seen = std::all_of(found.begin(), found.end(), [&](const Found& file) {
     const auto probed = attached_.find(file.key);
-    return probed != attached_.end() && probed->second < born->second;
+    return probed != attached_.end() && probed->second < born;
   });
   for (const Found& file : found) {
-    attach_file(target, file.path, libibverbs, file.key, file.mapped_as);
-    tell_uncovered(file.path);
+    if (!attach_file(policy_for(&target), file.path, libibverbs, file.key, file.mapped_as, &target)) return;
+    tell_uncovered(file.key);
   }
   // Providers come with the first ibv_get_device_list: probes on the installed ones are in place before.
-  if (!has_provider) attach_installed(target);
+  if (!has_provider) attach_installed(target.pid, fmt::format("/proc/{}/root", target.pid), policy_for(&target));
   target.waiting = libibverbs.empty();
+  if (found.empty() && look_at_program(target)) return;
   // Only what was there at the first look can be older than the attach.
-  if (!std::exchange(target.looked, true) && has_provider && !all_seen) find_older_objects(target, libibverbs);
+  if (std::exchange(target.looked, true) || !has_provider || all_seen) return;
+  if (selector_) {
+    scans_.push_back(target.pid);
+    target.scan_due = true;
+  } else {
+    find_older_objects(target, libibverbs);
+  }
 }
 
-// Probes the files that the target would map, in its own root, before it does: no race.
-void Tracer::attach_installed(Target& target) {
-  const std::string root = fmt::format("/proc/{}/root", target.pid);
+// True when the program has libibverbs linked in: then its functions are not to be told by the file, and those are
+// probed that its own queue pairs point to.
+bool Tracer::look_at_program(Target& target) {
+  const std::string path = fmt::format("/proc/{}/exe", target.pid);
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) return false;
+  const auto [known, fresh] = linked_in_.try_emplace({status.st_dev, status.st_ino}, false);
+  if (fresh) known->second = has_verbs_linked_in(path);
+  if (!known->second) return false;
+  target.waiting = false;
+  if (std::exchange(target.looked, true)) return true;
+  const size_t before = libraries_.size();
+  find_older_objects(target, "");
+  const bool probed = libraries_.size() > before;
+  if (!probed) ++counters_.libraries_unresolved;
+  state(fmt::format("process {} ({}): libibverbs is linked into the program: {}", target.pid, command_of(target.pid),
+                    probed ? "what its queue pairs at the attach used is traced, functions that only later ones use are not"
+                           : "it had no queue pairs to find its functions by, so that its operations are not traced"));
+  say_(statements_.back());
+  return true;
+}
+
+// Probes the files that a process would map, in its own root, before it does: no race. `pid`: whose probes
+// they are, where they are not shared.
+void Tracer::attach_installed(pid_t pid, const std::string& root, const AttachPolicy& policy) {
   const InstalledLibraries installed = installed_libraries(root);
-  const pid_t scope = scope_of(target);
+  const pid_t scope = shared_probes_ ? 0 : pid;
   const std::vector<SysfsDevice> devices = rdma_devices();
   std::vector<std::string> files;
   for (const std::string& provider : installed.providers)
     if (may_serve(provider, devices)) files.push_back(provider);
   if (!installed.libibverbs.empty()) files.push_back(installed.libibverbs);
+  const auto target = targets_.find(pid);
   for (const std::string& path : files) {
     struct stat status;
     if (stat(path.c_str(), &status) != 0) continue;
-    attach_file(target, path, installed.libibverbs, {scope, status.st_dev, status.st_ino}, path.substr(root.size()));
+    attach_file(policy, path, installed.libibverbs, {scope, status.st_dev, status.st_ino},
+                root == "/" ? path : path.substr(root.size()), target == targets_.end() ? nullptr : &target->second);
   }
 }
 
-void Tracer::attach_file(Target& target, const std::string& path, const std::string& libibverbs, const FileKey& key,
-                         std::string mapped_as) {
-  if (!attached_.emplace(key, UINT64_MAX).second) return;
+// False when `target`, by whose files the path goes, is gone.
+bool Tracer::attach_file(const AttachPolicy& policy, const std::string& path, const std::string& libibverbs,
+                         const FileKey& key, std::string mapped_as, const Target* target) {
+  if (!attached_.emplace(key, UINT64_MAX).second) return true;
   auto plan = resolver_.plan(path, libibverbs, mapped_as);
-  if (has_exited(target)) {  // what fails now fails because the process is gone, and says nothing of the file
+  if (target && has_exited(*target)) {  // what fails now fails because the process is gone, and says nothing of the file
     attached_.erase(key);
-    return;
+    return false;
   }
   if (!plan.ok()) {
     ++counters_.libraries_unresolved;
-    statements_.push_back(fmt::format("{}: {}", path, plan.error().what));
+    state(fmt::format("{}: {}", path, plan.error().what));
     say_(fmt::format("{}: not covered: {}", path, plan.error().what));
-    return;
+    return true;
   }
-  attach_plan(target, *plan, key.pid, std::move(mapped_as));
+  attach_plan(policy, *plan, key.pid, std::move(mapped_as), target);
   attached_[key] = monotonic_now_ns();
+  return true;
 }
 
-void Tracer::attach_plan(Target& target, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
-                         std::string mapped_as) {
-  AttachReport report = capture_->attach(*plan, scope, policy_for(target));
-  if (!report.failed.empty() && has_exited(target)) return;
+void Tracer::attach_plan(const AttachPolicy& policy, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
+                         std::string mapped_as, const Target* target) {
+  AttachReport report = capture_->attach(*plan, scope, policy);
+  if (!report.failed.empty() && target && has_exited(*target)) return;
   for (const FailedProbe& probe : report.failed)
-    statements_.push_back(fmt::format("{}: {} is not probed: {}", plan->name, to_string(probe.function), probe.reason));
+    state(fmt::format("{}: {} is not probed: {}", plan->name, to_string(probe.function), probe.reason));
   for (const FailedProbe& probe : report.without_return)
-    statements_.push_back(fmt::format("{}: the return of {} is not seen: {}", plan->name, to_string(probe.function),
-                                      probe.reason));
+    state(fmt::format("{}: the return of {} is not seen: {}", plan->name, to_string(probe.function), probe.reason));
   counters_.functions_unresolved += plan->unresolved.size();
   counters_.probes_failed += report.failed.size();
   counters_.return_probes_refused += report.without_return.size();
-  libraries_.push_back({scope, std::move(mapped_as), plan, std::move(report)});
+  struct stat status = {};
+  stat(plan->path.c_str(), &status);
+  libraries_.push_back({scope, std::move(mapped_as), plan, std::move(report), status.st_dev, status.st_ino});
+  if (shared_probes_) libraries_.back().file = Fd(::open(plan->path.c_str(), O_PATH | O_CLOEXEC));
 }
 
 // Of a file that a target uses: which functions are not covered, and why. Once a plan.
-void Tracer::tell_uncovered(const std::string& path) {
+void Tracer::tell_uncovered(const FileKey& file) {
   for (const TracedLibrary& library : libraries_) {
-    if (library.plan->path != path || !told_.insert(library.plan.get()).second) continue;
+    if (FileKey{library.pid, library.device, library.inode} != file || !told_.insert(library.plan.get()).second) continue;
     std::map<std::string, std::string> functions;  // by the reason
     for (const UnresolvedFunction& each : library.plan->unresolved) {
       std::string& list = functions[each.reason];
       list += fmt::format("{}{}", list.empty() ? "" : ", ", to_string(each.function));
     }
     for (const auto& [reason, list] : functions) {
-      statements_.push_back(fmt::format("{}: not covered: {}: {}", library.plan->name, list, reason));
-      say_(statements_.back());
+      std::string fact = fmt::format("{}: not covered: {}: {}", library.plan->name, list, reason);
+      say_(fact);
+      state(std::move(fact));
     }
   }
 }
@@ -265,19 +324,19 @@ void Tracer::find_older_objects(Target& target, const std::string& libibverbs) {
   (void)ring_->drain();
   if (has_exited(target)) return;
   if (!objects.ok()) {
-    statements_.push_back(fmt::format("process {}: objects made before the attach are unknown: {}", target.pid,
+    state(fmt::format("process {}: objects made before the attach are unknown: {}", target.pid,
                                       objects.error().what));
     return;
   }
   if (!objects->totals.complete)
-    statements_.push_back(fmt::format("process {}: only a part of its memory was searched for older objects", target.pid));
+    state(fmt::format("process {}: only a part of its memory was searched for older objects", target.pid));
   for (const LiveContext& context : objects->contexts)
     if (context.inherited)
       counters_.qps_inherited += static_cast<uint64_t>(
           std::count_if(objects->qps.begin(), objects->qps.end(),
                         [&](const LiveQp& qp) { return qp.context == context.address; }));
   if (objects->ambiguous > 0)
-    statements_.push_back(fmt::format("process {}: {} older objects could not be told from freed ones and are left out",
+    state(fmt::format("process {}: {} older objects could not be told from freed ones and are left out",
                                       target.pid, objects->ambiguous));
   attach_live_functions(target, *objects, libibverbs);
   for (const auto& record : to_records(*objects, target.since_ns)) push(record);
@@ -299,16 +358,19 @@ void Tracer::attach_live_functions(Target& target, const LiveObjects& objects, c
   for (const auto& [path, file] : files) {
     auto plan = resolver_.plan_from_live(path, libibverbs, file.second, file.first);
     if (!plan.ok()) continue;
+    struct stat status;
+    if (stat(path.c_str(), &status) != 0) continue;
+    const FileKey key{scope, status.st_dev, status.st_ino};
     auto missing = std::make_shared<LibraryPlan>(**plan);
-    std::erase_if(missing->functions, [&](const ResolvedFunction& function) { return is_probed(path, function); });
+    std::erase_if(missing->functions, [&](const ResolvedFunction& function) { return is_probed(key, function); });
     missing->unresolved.clear();
-    if (!missing->functions.empty()) attach_plan(target, missing, scope, file.first);
+    if (!missing->functions.empty()) attach_plan(policy_for(&target), missing, scope, file.first, &target);
   }
 }
 
-bool Tracer::is_probed(const std::string& path, const ResolvedFunction& function) const {
+bool Tracer::is_probed(const FileKey& file, const ResolvedFunction& function) const {
   for (const TracedLibrary& library : libraries_) {
-    if (library.plan->path != path) continue;
+    if (FileKey{library.pid, library.device, library.inode} != file) continue;
     for (const ResolvedFunction& known : library.plan->functions)
       if (known.function == function.function && known.file_offset == function.file_offset) return true;
   }
@@ -318,12 +380,12 @@ bool Tracer::is_probed(const std::string& path, const ResolvedFunction& function
 void Tracer::find_peers(const Target& target) {
   auto resources = read_rdma_resources({});
   if (!resources.ok()) {
-    statements_.push_back("peers of queue pairs made before the attach are unknown: " + resources.error().what);
+    state("peers of queue pairs made before the attach are unknown: " + resources.error().what);
     return;
   }
   if (const size_t kernel = resources->kernel_qps(); kernel > 0 && kernel_qps_ != kernel) {
     kernel_qps_ = kernel;
-    statements_.push_back(fmt::format("{} queue pairs of kernel users (NVMe-oF, Lustre, ...) are not traced", kernel));
+    state(fmt::format("{} queue pairs of kernel users (NVMe-oF, Lustre, ...) are not traced", kernel));
   }
   const auto wanted = static_cast<uint32_t>(target.pid);
   for (const sigma_qp_peer& peer : peer_records(*resources, std::span(&wanted, 1), target.since_ns))
@@ -345,13 +407,16 @@ void Tracer::on_process(const sigma_process& record) {
   if (record.kind == SIGMA_PROCESS_EXEC) {
     rescan_.insert(pid);
     born_ns_[pid] = record.h.time_ns;
+    if (auto it = targets_.find(pid); it != targets_.end()) it->second.looked = false;  // another program
+  } else if (record.kind == SIGMA_PROCESS_FOUND) {
+    rescan_.insert(pid);
   } else if (record.kind == SIGMA_PROCESS_FORK && options_.follow_forks) {
     const auto child = static_cast<pid_t>(record.child_pid);
     rescan_.insert(child);
     // A child has copies of what its parent made.
     const auto parent = targets_.find(pid);
     if (parent != targets_.end() && parent->second.waiting) born_ns_[child] = record.h.time_ns;
-  } else if (record.kind == SIGMA_PROCESS_EXIT) {
+  } else if (record.kind == SIGMA_PROCESS_EXIT || record.kind == SIGMA_PROCESS_LEFT) {
     if (auto it = targets_.find(pid); it != targets_.end()) it->second.ended = true;
     born_ns_.erase(pid);
   }
@@ -370,21 +435,29 @@ Status Tracer::poll() {
   for (const sigma_clock_sample& sample : clock_samples) push(std::as_bytes(std::span(&sample, 1)));
   if (watch_) {
     watch_->read([this](const LibraryEvent& event) {
-      if (targets_.contains(event.pid)) rescan_.insert(event.pid);
+      if (targets_.contains(event.pid))
+        rescan_.insert(event.pid);
+      else if (selector_)
+        on_library_of_stranger(event);
     });
     // After a loss nobody knows which process mapped what.
     if (watch_->lost() != watch_losses_) {
       watch_losses_ = watch_->lost();
       for (const auto& [pid, target] : targets_) rescan_.insert(pid);
+      if (selector_) find_selected();
     }
+  } else if (selector_ && now_ns - last_search_ns_ > kSearchEveryNs) {
+    last_search_ns_ = now_ns;
+    find_selected();
   }
   for (const pid_t pid : std::exchange(rescan_, {})) {
     auto it = targets_.find(pid);
     if (it != targets_.end() && !it->second.ended)
       look_at_libraries(it->second);
-    else if (it == targets_.end() && options_.follow_forks)
+    else if (it == targets_.end() && (options_.follow_forks || selector_))
       (void)add_process(pid);  // it may have ended already
   }
+  scan_next();
   if (now_ns - last_care_ns_ > kCareEveryNs) {
     last_care_ns_ = now_ns;
     notice_ends();
@@ -409,7 +482,7 @@ std::vector<sigma_clock_sample> Tracer::read_clocks(uint64_t now_ns) {
     if (sample)
       samples.push_back(*sample);
     else
-      statements_.push_back(fmt::format("the clock of {} can no longer be read", clock->device()));
+      state(fmt::format("the clock of {} can no longer be read", clock->device()));
     return !sample;
   });
   return samples;
@@ -419,31 +492,53 @@ void Tracer::govern(Target& target, uint64_t now_ns) {
   const GovernorAction action = target.governor.sample(capture_->target_hits(target.pid), now_ns);
   if (action == GovernorAction::none) return;
   const bool pause = action == GovernorAction::pause;
-  sigma_window window{};
-  window.h = {now_ns, SIGMA_WINDOW, sizeof window, 0, static_cast<__u32>(target.pid), 0};
-  window.kind = pause ? SIGMA_WINDOW_PAUSE : SIGMA_WINDOW_RESUME;
   if (pause && target.governor.pauses() == 1)
     say_(fmt::format("process {}: probes cost {:.0f}% of a core, more than the budget of {:.0f}%: tracing in windows, "
                      "with pauses (--budget off traces all)",
                      target.pid, target.governor.last_cost() * 100, options_.budget * 100));
-  switch_data_path(target, !pause);
+  if (!shared_probes_) {
+    switch_data_path(target, !pause);
+    return push_window(pause, target.pid, now_ns);
+  }
+  paused_targets_ += pause ? 1 : -1;
+  if (pause ? paused_targets_ == 1 : paused_targets_ == 0) switch_shared_data_path(!pause, now_ns);
+}
+
+void Tracer::push_window(bool pause, pid_t pid, uint64_t now_ns) {
+  sigma_window window{};
+  window.h = {now_ns, SIGMA_WINDOW, sizeof window, 0, static_cast<__u32>(pid), 0};
+  window.kind = pause ? SIGMA_WINDOW_PAUSE : SIGMA_WINDOW_RESUME;
   push(std::as_bytes(std::span(&window, 1)));
 }
 
-// The probes go, rather than a flag be set: a trap costs most of what a hit costs. Probes that serve
-// several processes stay, and the BPF filter drops their hits.
+// The probes go, rather than a flag be set: a trap costs most of what a hit costs.
 void Tracer::switch_data_path(Target& target, bool on) {
-  if (shared_probes_) {
-    if (auto done = capture_->pause_target(target.pid, !on); !done.ok()) statements_.push_back(done.error().what);
-    return;
-  }
   if (!on) {
     capture_->detach(target.pid, /*data_path_only=*/true);
     return;
   }
   for (TracedLibrary& library : libraries_)
     if (library.pid == target.pid && library.plan->kind == LibraryKind::provider)
-      library.report = capture_->attach(*library.plan, library.pid, policy_for(target));
+      library.report = capture_->attach(*library.plan, library.pid, policy_for(&target));
+}
+
+// Probes that serve all processes go for all of them, whichever is beyond its budget: the harm that a trace
+// does is bounded first, what it sees comes after.
+void Tracer::switch_shared_data_path(bool on, uint64_t now_ns) {
+  if (!on) {
+    capture_->detach(0, /*data_path_only=*/true);
+    paused_since_ns_ = now_ns;
+    ++counters_.governor_pauses;
+  } else {
+    for (TracedLibrary& library : libraries_) {
+      if (library.plan->kind == LibraryKind::libibverbs) continue;
+      LibraryPlan plan = *library.plan;
+      if (library.file) plan.path = fmt::format("/proc/self/fd/{}", library.file.get());
+      library.report = capture_->attach(plan, 0, policy_for(nullptr));
+    }
+    paused_ns_ += now_ns - paused_since_ns_;
+  }
+  push_window(!on, 0, now_ns);
 }
 
 bool Tracer::has_exited(const Target& target) {
@@ -451,25 +546,46 @@ bool Tracer::has_exited(const Target& target) {
   return ::poll(&waiter, 1, 0) == 1;
 }
 
+// What has ended is forgotten: a trace of a whole machine sees processes without end.
 void Tracer::notice_ends() {
-  for (auto& [pid, target] : targets_) {
-    if (!has_exited(target)) continue;
+  for (auto it = targets_.begin(); it != targets_.end();) {
+    const pid_t pid = it->first;
+    Target& target = it->second;
+    if (!target.ended && !has_exited(target)) {
+      ++it;
+      continue;
+    }
     if (!target.ended && !process_events_) {
       sigma_process exit{};
       exit.h = {monotonic_now_ns(), SIGMA_PROCESS, sizeof exit, 0, static_cast<__u32>(pid), 0};
       exit.kind = SIGMA_PROCESS_EXIT;
       push(std::as_bytes(std::span(&exit, 1)));
     }
-    target.ended = true;
-    if (!shared_probes_) capture_->detach(pid);
+    if (!shared_probes_) {
+      capture_->detach(pid);
+      counters_.governor_pauses += target.governor.pauses();
+      paused_ns_ += target.governor.paused_ns(monotonic_now_ns());
+    } else if (target.governor.paused() && --paused_targets_ == 0) {
+      switch_shared_data_path(true, monotonic_now_ns());
+    }
+    if (!process_events_) (void)capture_->remove_target(pid);
+    born_ns_.erase(pid);
+    it = targets_.erase(it);
   }
+}
+
+// A fact about the coverage; each once, and not without end. True when it was new.
+bool Tracer::state(std::string fact) {
+  if (statements_.size() >= kMaxStatements || std::find(statements_.begin(), statements_.end(), fact) != statements_.end())
+    return false;
+  statements_.push_back(std::move(fact));
+  if (statements_.size() == kMaxStatements) statements_.push_back("more of this kind is left out");
+  return true;
 }
 
 std::chrono::nanoseconds Tracer::interval() const { return last_drained_ > 0 ? kBusyInterval : kIdleInterval; }
 
-bool Tracer::ended() const {
-  return std::all_of(targets_.begin(), targets_.end(), [](const auto& entry) { return entry.second.ended; });
-}
+bool Tracer::ended() const { return targets_.empty() && !selector_; }
 
 void Tracer::stop() {
   if (stopped_) return;
@@ -477,7 +593,7 @@ void Tracer::stop() {
   // To the end: nothing adds to it any more.
   for (auto drained = ring_->drain(); !drained.ok() || *drained > 0; drained = ring_->drain())
     if (!drained.ok()) {
-      statements_.push_back(drained.error().what);
+      state(drained.error().what);
       break;
     }
   reorder_.flush();
@@ -488,6 +604,7 @@ void Tracer::announce() {
   size_t probes = 0;
   for (const TracedLibrary& library : libraries_) probes += library.report.attached.size();
   for (const auto& [pid, target] : targets_) {
+    if (selector_) break;
     if (target.waiting)
       say_(fmt::format("process {} ({}) has not loaded libibverbs yet: waiting for it", pid, command_of(pid)));
     if (target.seccomp && !features_.return_probe_under_seccomp)
@@ -495,11 +612,17 @@ void Tracer::announce() {
                        "completions by probe and without the check of refused posts",
                        pid));
   }
+  if (shared_probes_ && !features_.return_probe_under_seccomp) {
+    state("this kernel's return probes kill processes under seccomp, and the probes are in all processes that use "
+          "these libraries: without completions by probe and without the check of refused posts");
+    say_(statements_.back());
+  }
   const std::string control = control_hook_ ? fmt::format("control plane by {}", to_string(*control_hook_))
                                             : std::string("control plane by libibverbs");
-  say_(fmt::format("attached: {} process{}, {} probes in {} file{}, {}", targets_.size(),
-                   targets_.size() == 1 ? "" : "es", probes, libraries_.size(), libraries_.size() == 1 ? "" : "s",
-                   control));
+  const std::string others = options_.selection ? fmt::format(" of {}, and those to come", options_.selection->text()) : "";
+  say_(fmt::format("attached: {} process{}{}, {} probes in {} file{}, {}", targets_.size(),
+                   targets_.size() == 1 ? "" : "es", others, probes, libraries_.size(),
+                   libraries_.size() == 1 ? "" : "s", control));
 }
 
 void Tracer::add_to(Counters& counters) const {
@@ -523,10 +646,17 @@ void Tracer::add_to(Counters& counters) const {
   counters.return_probes_refused += counters_.return_probes_refused;
   counters.qps_inherited += counters_.qps_inherited;
   const uint64_t now_ns = monotonic_now_ns();
-  for (const auto& [pid, target] : targets_) {
-    counters.governor_pauses += target.governor.pauses();
-    counters.paused_ms += target.governor.paused_ns(now_ns) / 1'000'000;
+  counters.governor_pauses += counters_.governor_pauses;
+  uint64_t paused_ns = paused_ns_;
+  if (shared_probes_) {
+    if (paused_targets_ > 0) paused_ns += now_ns - paused_since_ns_;
+  } else {
+    for (const auto& [pid, target] : targets_) {
+      counters.governor_pauses += target.governor.pauses();
+      paused_ns += target.governor.paused_ns(now_ns);
+    }
   }
+  counters.paused_ms += paused_ns / 1'000'000;
 }
 
 std::vector<std::string> Tracer::statements() const { return statements_; }

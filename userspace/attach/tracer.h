@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +24,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "attach/capture.h"
@@ -32,6 +35,7 @@
 #include "attach/nic_clock_source.h"
 #include "attach/reorder.h"
 #include "attach/ring_reader.h"
+#include "attach/selection.h"
 #include "base/counters.h"
 #include "base/fd.h"
 #include "base/result.h"
@@ -43,6 +47,7 @@ namespace sigma {
 
 struct TracerOptions {
   std::vector<pid_t> pids;
+  std::optional<Selection> selection;  // instead of pids: those that run and those to come
   bool follow_forks = false;
   bool check_posts = true;   // see refused posts by a return probe
   bool completions = true;   // probe poll_cq
@@ -57,6 +62,10 @@ struct TracedLibrary {
   std::string mapped_as;  // the path as the target sees it
   std::shared_ptr<const LibraryPlan> plan;
   AttachReport report;
+  dev_t device = 0;  // of the file: its path is another for each process
+  uint64_t inode = 0;
+  Fd file{};  // where probes are shared: they come back after a pause, when the process by whose files
+              // the path goes may be gone
 };
 
 class Tracer {
@@ -75,7 +84,7 @@ class Tracer {
   Status poll();
   // How long to wait before the next poll: short while records flow.
   std::chrono::nanoseconds interval() const;
-  // Every target has ended.
+  // Every target has ended, and no other is waited for.
   bool ended() const;
   // Takes the probes out, reads the rest and passes everything on. Idempotent.
   void stop();
@@ -94,6 +103,7 @@ class Tracer {
     bool seccomp = false;           // its system calls are filtered
     bool waiting = true;            // has mapped no RDMA library yet
     bool looked = false;            // its libraries were looked at before
+    bool scan_due = false;          // for older objects, when it is its turn
     bool ended = false;
     Governor governor{GovernorOptions{}};
   };
@@ -108,25 +118,38 @@ class Tracer {
   Status open();
   Status add_process(pid_t pid);
   void look_at_libraries(Target& target);
-  void attach_installed(Target& target);
-  void attach_file(Target& target, const std::string& path, const std::string& libibverbs, const FileKey& key,
-                   std::string mapped_as);
-  void attach_plan(Target& target, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope, std::string mapped_as);
-  void tell_uncovered(const std::string& path);
+  bool look_at_program(Target& target);
+  void attach_installed(pid_t pid, const std::string& root, const AttachPolicy& policy);
+  bool attach_file(const AttachPolicy& policy, const std::string& path, const std::string& libibverbs,
+                   const FileKey& key, std::string mapped_as, const Target* target);
+  void attach_plan(const AttachPolicy& policy, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
+                   std::string mapped_as, const Target* target);
+  void tell_uncovered(const FileKey& file);
   void find_older_objects(Target& target, const std::string& libibverbs);
   void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
-  bool is_probed(const std::string& path, const ResolvedFunction& function) const;
+  bool is_probed(const FileKey& file, const ResolvedFunction& function) const;
   void find_peers(const Target& target);
   void on_ring_record(std::span<const std::byte> record);
   void on_process(const sigma_process& record);
   void push(std::span<const std::byte> record);
   std::vector<sigma_clock_sample> read_clocks(uint64_t now_ns);
+  void push_window(bool pause, pid_t pid, uint64_t now_ns);
   void govern(Target& target, uint64_t now_ns);
   void switch_data_path(Target& target, bool on);
+  void switch_shared_data_path(bool on, uint64_t now_ns);
   void notice_ends();
+  bool state(std::string fact);
+
+  // System-wide traces: tracer_selection.cpp.
+  Status open_selection();
+  void find_selected();
+  void on_library_of_stranger(const LibraryEvent& event);
+  void scan_next();
+  uint64_t born_ns(pid_t pid) const;
+
   static bool has_exited(const Target& target);
   void announce();
-  AttachPolicy policy_for(const Target& target) const;
+  AttachPolicy policy_for(const Target* target) const;
   pid_t scope_of(const Target& target) const;
 
   TracerOptions options_;
@@ -148,10 +171,17 @@ class Tracer {
   std::vector<std::unique_ptr<NicClockSource>> clocks_;
   uint64_t clocks_due_ns_ = 0;
   uint64_t clock_interval_ns_ = 0;
+  std::optional<ProcessSelector> selector_;
+  std::map<std::tuple<dev_t, uint64_t, std::string>, LibraryKind> kinds_;  // of files that strangers mapped
+  std::map<std::pair<dev_t, uint64_t>, bool> linked_in_;  // programs: is libibverbs a part of them
+  std::deque<pid_t> scans_;       // processes whose older objects are still to be looked for
+  size_t paused_targets_ = 0;     // where probes are shared: the data path is out while it is not 0
+  uint64_t paused_since_ns_ = 0;
+  uint64_t paused_ns_ = 0;        // of processes that have ended; where probes are shared, of all
   std::optional<ControlHook> control_hook_;
   bool process_events_ = false;
   double ns_per_hit_ = 1000;
-  uint64_t last_care_ns_ = 0;
+  uint64_t last_care_ns_ = 0, last_search_ns_ = 0;
   size_t last_drained_ = 0;
   uint64_t watch_losses_ = 0;
   size_t kernel_qps_ = 0;

@@ -101,6 +101,27 @@ LibraryKind classify_file(const std::string& path) {
   return Probe(fd.get()).kind();
 }
 
+// "libibverbs: Warning: ..." is in every libibverbs (init.c: no driver found for a device; 1.1 to 59).
+bool has_verbs_linked_in(const std::string& path) {
+  constexpr std::string_view kMessage = "libibverbs: Warning: ";
+  constexpr size_t kChunk = 256u << 10, kMaxBytes = 64u << 20;
+  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status;
+  if (!fd || fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+  std::string text;  // a chunk, behind the end of the one before
+  for (size_t read = 0; read < kMaxBytes;) {
+    const size_t kept = std::min(text.size(), kMessage.size() - 1);
+    text.erase(0, text.size() - kept);
+    text.resize(kept + kChunk);
+    const ssize_t got = ::pread(fd.get(), text.data() + kept, kChunk, static_cast<off_t>(read));
+    if (got <= 0) return false;
+    text.resize(kept + static_cast<size_t>(got));
+    if (text.find(kMessage) != text.npos) return true;
+    read += static_cast<size_t>(got);
+  }
+  return false;
+}
+
 LibraryKind classify_elf(const ElfFile& elf) {
   if (elf.soname() == kLibibverbs) return LibraryKind::libibverbs;
   const auto& needed = elf.needed();

@@ -16,6 +16,10 @@ LibraryKind classify_file(const std::string& path);
 // The same verdict for a file already parsed.
 LibraryKind classify_elf(const ElfFile& elf);
 
+// Whether a program has libibverbs linked in, by a message of libibverbs that stands in it. Reads the file's
+// constants: up to 64 MiB of it.
+bool has_verbs_linked_in(const std::string& path);
+
 // "libmlx5" of libmlx5.so.1.24.44.0, "librxe" of librxe-rdmav34.so.
 std::string library_name(std::string_view path);
 

@@ -371,6 +371,23 @@ void Objects::on_process(const sigma_process& record) {
       ++generation_;
       break;
     }
+    case SIGMA_PROCESS_LEFT: {
+      end_process(pid, record.h.time_ns);
+      const auto it = processes_.find(pid);
+      if (it == processes_.end()) break;
+      remember(closed_processes_, std::move(it->second.info));  // still running: without an exit
+      processes_.erase(it);
+      ++generation_;
+      break;
+    }
+    case SIGMA_PROCESS_FOUND: {
+      // Threads may have names of their own; the first one's is the process's.
+      ProcessState& state = process(pid);
+      if (record.h.tid != pid || state.comm_known) break;
+      state.info.comm = comm;
+      state.comm_known = true;
+      break;
+    }
     case SIGMA_PROCESS_FORK: {
       ProcessState& parent = process(pid);
       ProcessState& child = process(record.child_pid);

@@ -91,7 +91,7 @@ void Session::Impl::dispatch(std::span<const std::byte> record) {
 }
 
 void Session::Impl::on_process(const sigma_process& record) {
-  if (record.kind == SIGMA_PROCESS_EXEC || record.kind == SIGMA_PROCESS_EXIT)
+  if (record.kind == SIGMA_PROCESS_EXEC || record.kind == SIGMA_PROCESS_EXIT || record.kind == SIGMA_PROCESS_LEFT)
     correlator.drop_batches(record.h.pid);
   objects.on_process(record);
 }

@@ -109,7 +109,11 @@ constexpr auto kQpSources =
 constexpr auto kContextKinds =
     std::to_array<ValueName>({{"seen", SIGMA_CONTEXT_SEEN}, {"closed", SIGMA_CONTEXT_CLOSED}});
 constexpr auto kProcessKinds = std::to_array<ValueName>(
-    {{"exec", SIGMA_PROCESS_EXEC}, {"exit", SIGMA_PROCESS_EXIT}, {"fork", SIGMA_PROCESS_FORK}});
+    {{"exec", SIGMA_PROCESS_EXEC},
+     {"exit", SIGMA_PROCESS_EXIT},
+     {"fork", SIGMA_PROCESS_FORK},
+     {"found", SIGMA_PROCESS_FOUND},
+     {"left", SIGMA_PROCESS_LEFT}});
 constexpr auto kWindowKinds =
     std::to_array<ValueName>({{"pause", SIGMA_WINDOW_PAUSE}, {"resume", SIGMA_WINDOW_RESUME}});
 constexpr auto kMarkReasons =

@@ -50,15 +50,17 @@ def read_rows(path):
 
 
 class Tracer:
-    """sigmatrace attach, on the launcher and what it starts."""
+    """sigmatrace attach, on the launcher and what it starts, or system-wide on what has a name."""
 
-    def __init__(self, sigmatrace, pids, directory, devices, options):
+    def __init__(self, sigmatrace, pids, directory, devices, options, name=None):
         self.csv = os.path.join(directory, "ops.csv")
-        command = [sigmatrace, "attach", "--pid", ",".join(map(str, pids)), "--follow-forks", "--budget", "off",
-                   "--ring-size", "64M", "-o", self.csv, *options]
+        self.by_name = name is not None
+        target = ["--comm", name] if self.by_name else ["--pid", ",".join(map(str, pids)), "--follow-forks"]
+        command = [sigmatrace, "attach", *target, "--budget", "off", "--ring-size", "64M", "-o", self.csv, *options]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                         env=dict(os.environ, SIGMATRACE_SYSFS=os.path.join(devices, "sys"),
-                                                 SIGMATRACE_CLOCK=os.path.join(devices, "clock")))
+                                                 SIGMATRACE_CLOCK=os.path.join(devices, "clock"),
+                                                 SIGMATRACE_LOCK=os.path.join(directory, "lock")))
         self.said = b""
 
     def wait_attached(self):
@@ -75,7 +77,9 @@ class Tracer:
                 self.said += part
 
     def wait_ended(self):
-        """It ends by itself, with its last target."""
+        """It ends by itself, with its last target; a system-wide one is told to."""
+        if self.by_name:
+            self.process.send_signal(signal.SIGINT)
         try:
             self.said += self.process.communicate(timeout=LIMIT_S)[1]
         except subprocess.TimeoutExpired:
@@ -162,10 +166,20 @@ def wait_watched(launcher, watch, pid):
     return launcher.wait(max(1, deadline - time.monotonic())), seen
 
 
-def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, workloads=".", clock_error_ns=0, watch=None):
+def renamed(program, directory):
+    """A copy under a name that nothing else on this machine has; and that name."""
+    name = f"sigma{os.getpid()}"
+    path = os.path.join(directory, name)
+    shutil.copy(program, path)
+    return path, name
+
+
+def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, workloads=".", clock_error_ns=0, watch=None,
+               by_name=False):
     """The workload's Trace. Fails when workload or tracer does. `keep`: a directory that outlives this.
     `clock_error_ns`: the devices' clocks are read wrongly. `watch(pid)`: asked of the tracer while the workload runs; its
-    answers are trace.watched."""
+    answers are trace.watched. `by_name`: the last word of the command is a program; its processes are traced because they
+    are called so."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     directory = keep or tempfile.mkdtemp(prefix="sigma-trace-", dir=base)
     run_directory = os.path.join(directory, "run")
@@ -176,6 +190,10 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, wo
     for device in connectx_tree.make_tree(devices, link_layers(run_options)):
         if clock_error_ns:
             set_clock_wrong(os.path.join(devices, "clock", device.name), clock_error_ns)
+    name = None
+    if by_name:
+        path, name = renamed(command[-1], directory)
+        command = [*command[:-1], path]
     words = [os.path.join(EMULATOR, "connectx-run"), "--dir", run_directory, "--realtime", "--timeout", str(LIMIT_S),
              *run_options, *connectx_tree.release_options(), "--", *command]
     launcher = tracer = trace = waiting = None
@@ -187,7 +205,7 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, wo
             launcher = subprocess.Popen(["sh", "-c", 'read -r go && exec "$@"', "launcher", *words], stdin=subprocess.PIPE,
                                         stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         pids = [process.pid for process in (launcher, waiting) if process]
-        tracer = Tracer(sigmatrace, pids, directory, devices, trace_options)
+        tracer = Tracer(sigmatrace, pids, directory, devices, trace_options, name)
         tracer.wait_attached()
         launcher.stdin.write(b"go\n")
         launcher.stdin.close()
