@@ -20,7 +20,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 # linux/capability.h
 CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_PERFMON": 38, "CAP_BPF": 39}
-CHECKPOINT_RESTORE = 40
+DAC_READ_SEARCH, CHECKPOINT_RESTORE = 2, 40
 ALL_BITS = (1 << 41) - 1
 
 
@@ -129,7 +129,8 @@ def case_attach_needs_each(folder):
 
 
 def case_deleted_library(folder):
-    """A library that was deleted since is reached with CAP_CHECKPOINT_RESTORE; without it that is said."""
+    """A library that was deleted since is reached with two capabilities more (the second because the job is another
+    user's); without them that is said."""
     place = Place(folder)
     with place.job() as target:
         os.unlink(place.provider)
@@ -140,8 +141,9 @@ def case_deleted_library(folder):
             assert tracer.interrupt() == 0, tracer.text
         output = Output(place.csv)
         assert output.rows == [] and output.counters["libraries_unresolved"] == 1, output.counters
-        assert "CAP_CHECKPOINT_RESTORE" in tracer.text and place.provider in tracer.text, tracer.text
-        with place.attach([*CAPABILITIES.values(), CHECKPOINT_RESTORE], *arguments) as tracer:
+        for said in (place.provider, "CAP_CHECKPOINT_RESTORE", "CAP_DAC_READ_SEARCH"):
+            assert said in tracer.text, tracer.text
+        with place.attach([*CAPABILITIES.values(), DAC_READ_SEARCH, CHECKPOINT_RESTORE], *arguments) as tracer:
             tracer.says("^attached: ")
             target.send(10)
             assert tracer.interrupt() == 0, tracer.text

@@ -18,7 +18,7 @@ constexpr auto kTable = std::to_array<CapabilityRow>({
   {Capability::bpf,                "CAP_BPF",                "loading BPF programs and maps",                             true},
   {Capability::perfmon,            "CAP_PERFMON",            "attaching probes and reading the job's memory in BPF",      true},
   {Capability::sys_ptrace,         "CAP_SYS_PTRACE",         "reading /proc and memory of processes of other users",      true},
-  {Capability::dac_read_search,    "CAP_DAC_READ_SEARCH",    "opening libraries below /proc/PID/root of other users",     false},
+  {Capability::dac_read_search,    "CAP_DAC_READ_SEARCH",    "opening what other users' processes have mapped",            false},
   {Capability::checkpoint_restore, "CAP_CHECKPOINT_RESTORE", "libraries that were replaced or deleted (map_files)",       false},
   {Capability::net_admin,          "CAP_NET_ADMIN",          "peers of queue pairs older than the attach (RDMA netlink)", false},
   {Capability::sys_nice,           "CAP_SYS_NICE",           "real-time priority of the queue observer",                  false},

@@ -226,7 +226,8 @@ Result<std::string> reachable_path(pid_t pid, const Mapping& mapping) {
           "cannot reach {} as process {} has it mapped: {} and {}: {}", mapping.path, pid,
           mapping.deleted ? "its file was deleted or replaced" : "its name leads to another file",
           by_address, errno_text(cause)),
-      cause == EPERM || cause == EACCES ? "run as root, or with CAP_CHECKPOINT_RESTORE"
+      cause == EPERM || cause == EACCES ? "run as root, or with CAP_CHECKPOINT_RESTORE (and CAP_DAC_READ_SEARCH for a "
+                                             "process of another user)"
                                         : "the mapping is gone: is the process still running?"};
 }
 
