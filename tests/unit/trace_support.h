@@ -48,7 +48,11 @@ class RecordMaker {
                                                                       sizeof(sigma_mr_seen),
                                                                       sizeof(sigma_qp_peer),
                                                                       sizeof(sigma_window),
-                                                                      sizeof(sigma_clock_sample)};
+                                                                      sizeof(sigma_clock_sample),
+                                                                      sizeof(sigma_ring),
+                                                                      sizeof(sigma_ring_post),
+                                                                      sizeof(sigma_ring_completion),
+                                                                      sizeof(sigma_ring_gap)};
     size_t size = kSizes[type];
     sigma_uverbs uverbs{};
     if (type == SIGMA_UVERBS) {
@@ -67,6 +71,7 @@ class RecordMaker {
     if (type == SIGMA_PROCESS) set_text(record, offsetof(sigma_process, comm), 16);
     if (type == SIGMA_QP_PEER) set_text(record, offsetof(sigma_qp_peer, device), 64);
     if (type == SIGMA_CLOCK_SAMPLE) set_text(record, offsetof(sigma_clock_sample, device), 64);
+    if (type == SIGMA_RING) set_text(record, offsetof(sigma_ring, reason), 24);
     time_ns_ += random_() % 100;
     const sigma_header header{time_ns_,
                               type,

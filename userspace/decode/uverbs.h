@@ -69,6 +69,9 @@ struct UverbsFacts {
   std::optional<uint16_t> pkey_index;
   std::optional<AddressVector> address;  // QP modify and AH create
 
+  // SRQ create: asked for
+  std::optional<uint32_t> max_wr;
+
   // CQ create and resize
   std::optional<uint32_t> cqe;
 

@@ -252,15 +252,18 @@ constexpr UverbsRow kSrqCreate[] = {
     {WHOLE(UVERBS_ATTR_CREATE_SRQ_HANDLE), store<&F::handle>},
     {WHOLE(UVERBS_ATTR_CREATE_SRQ_USER_HANDLE), store<&F::user_handle>},
     {WHOLE(UVERBS_ATTR_CREATE_SRQ_PD_HANDLE), store<&F::pd>},
+    {WHOLE(UVERBS_ATTR_CREATE_SRQ_MAX_WR), store<&F::max_wr>},
 };
 constexpr UverbsRow kSrqCreateWrite[] = {
     {CORE_IN(ib_uverbs_create_srq, user_handle), store<&F::user_handle>},
     {CORE_IN(ib_uverbs_create_srq, pd_handle), store<&F::pd>},
+    {CORE_IN(ib_uverbs_create_srq, max_wr), store<&F::max_wr>},
     {CORE_OUT(ib_uverbs_create_srq_resp, srq_handle), store<&F::handle>},
 };
 constexpr UverbsRow kXsrqCreateWrite[] = {
     {CORE_IN(ib_uverbs_create_xsrq, user_handle), store<&F::user_handle>},
     {CORE_IN(ib_uverbs_create_xsrq, pd_handle), store<&F::pd>},
+    {CORE_IN(ib_uverbs_create_xsrq, max_wr), store<&F::max_wr>},
     {CORE_OUT(ib_uverbs_create_srq_resp, srq_handle), store<&F::handle>},
 };
 constexpr UverbsRow kSrqDestroy[] = {{WHOLE(UVERBS_ATTR_DESTROY_SRQ_HANDLE), store<&F::handle>}};

@@ -54,6 +54,23 @@ Json process(const Process& process, const TraceInfo& info, const UtcClock& cloc
           {"facts", std::move(facts)}};
 }
 
+// What was read from its send ring; null: it was not. Blocks are WQEBBs of 64 bytes.
+Json observed(const QueuePair& qp) {
+  if (!qp.observed) return nullptr;
+  const Observed& ring = *qp.observed;
+  return {{"origin", word(ring_origin_name(ring.origin))},
+          {"mode", word(ring_mode_name(ring.mode))},
+          {"tier", number(ring.tier)},
+          {"reason", word(ring.reason)},
+          {"blocks_posted", ring.posted},
+          {"blocks_seen", ring.seen},
+          {"blocks_missed", ring.missed},
+          {"gaps", ring.gaps},
+          {"certified_by_margin", ring.by_margin},
+          {"certified_by_later_doorbell", ring.by_posterior},
+          {"modulo_65536", ring.modulo}};
+}
+
 Json queue_pair(const QueuePair& qp, const UtcClock& clock) {
   return {{"device", word(qp.device)},
           {"qp_num", qp.qp_num},
@@ -94,6 +111,7 @@ Json queue_pair(const QueuePair& qp, const UtcClock& clock) {
           {"recv_cq", number(qp.recv_cq)},
           {"has_srq", qp.has_srq},
           {"older_than_attach", qp.older_than_attach},
+          {"observed", observed(qp)},
           {"created_ns", utc(qp.created_ns, clock)},
           {"destroyed_ns", utc(qp.destroyed_ns, clock)}};
 }

@@ -148,4 +148,14 @@ std::string address_text(const Address& address) {
   return address.lid ? fmt::format("{}", *address.lid) : "";
 }
 
+std::string_view ring_origin_name(uint8_t origin) {
+  constexpr std::string_view kNames[] = {"", "command", "scan", "content", "library"};
+  return origin < std::size(kNames) ? kNames[origin] : "";
+}
+
+std::string_view ring_mode_name(uint8_t mode) {
+  constexpr std::string_view kNames[] = {"", "read", "counted", "snapshot", "setup"};
+  return mode < std::size(kNames) ? kNames[mode] : "";
+}
+
 }  // namespace sigma

@@ -29,4 +29,7 @@ std::string_view name_of(Queue queue);
 // The GID as IPv6 text (RFC 5952; IPv4-mapped as ::ffff:a.b.c.d), else the LID in decimal, else "".
 std::string address_text(const Address& address);
 
+std::string_view ring_origin_name(uint8_t origin);  // enum sigma_ring_origin
+std::string_view ring_mode_name(uint8_t mode);      // enum sigma_ring_mode
+
 }  // namespace sigma

@@ -4,6 +4,8 @@
 #include <infiniband/verbs.h>
 #include <rdma/mlx5-abi.h>
 
+#include <bit>
+
 namespace sigma {
 namespace {
 
@@ -62,7 +64,11 @@ void Control::on_uverbs(std::span<const std::byte> record) {
   bool undecoded = false;
   const auto facts = decode_uverbs(*command, &undecoded);
   if (undecoded) ++counters_.uverbs_undecoded;
-  if (!facts) return;
+  if (!facts) {
+    if (const auto devx = decode_devx(*command); devx && !devx->failed && devx->handle)
+      on_devx(objects_.space_of(command->header(), false), *devx, command->header().h.time_ns);
+    return;
+  }
   if (command->header().flags & SIGMA_UVERBS_TRUNCATED) ++counters_.uverbs_truncated;
   if (facts->failed) {
     objects_.registrations().failed +=
@@ -112,6 +118,7 @@ void Control::create_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t n
   qp.info->qp_ptr = facts.user_handle.value_or(0);
   update_attributes(*qp.info, facts);
   if (facts.sq_sig_all) qp.send.set_sq_sig_all(*facts.sq_sig_all);
+  qp.rq_entries = facts.rq_wqe_count.value_or(0);
   qp.srq_handle = facts.srq;
   qp.send_cq_ptr = objects_.cq_ptr(&space, facts.send_cq);
   qp.recv_cq_ptr = objects_.cq_ptr(&space, facts.recv_cq);
@@ -132,6 +139,85 @@ void Control::modify_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t n
     qp->send.set_in_step();
   if (initialised && !qp->recv.in_step() && qp->recv.empty()) qp->recv.set_in_step();
   if (facts.qp_state == IBV_QPS_RTS) qp->send.clear_error();
+}
+
+// ---- queues made by DevX ------------------------------------------------------------------------
+
+namespace {
+
+// enum ibv_qp_type, where there is one.
+uint8_t qp_type_of(QpService service) {
+  switch (service) {
+    case QpService::rc:
+      return IBV_QPT_RC;
+    case QpService::uc:
+      return IBV_QPT_UC;
+    case QpService::ud:
+      return IBV_QPT_UD;
+    default:
+      return IBV_QPT_DRIVER;
+  }
+}
+
+void update_attributes(QueuePair& info, const PrmFacts& prm) {
+  update(info.state, prm.to_state);
+  update(info.port, prm.port);
+  if (prm.peer_qp_num.value_or(0) != 0) info.peer_qp_num = prm.peer_qp_num;
+  update(info.path_mtu, prm.mtu_bytes);
+  update(info.sq_psn, prm.sq_psn);
+  update(info.rq_psn, prm.rq_psn);
+  update(info.qkey, prm.qkey);
+  update(info.timeout, prm.ack_timeout);
+  update(info.retry_cnt, prm.retry_count);
+  update(info.rnr_retry, prm.rnr_retry);
+  update(info.min_rnr_timer, prm.min_rnr_timer);
+  update(info.pkey_index, prm.pkey_index);
+  update(info.sl, prm.service_level);
+  update(info.traffic_class, prm.traffic_class);
+  update(info.hop_limit, prm.hop_limit);
+  update(info.sgid_index, prm.source_gid_index);
+  if (prm.peer_gid) info.peer.gid = prm.peer_gid;
+  if (prm.peer_lid.value_or(0) != 0) info.peer.lid = prm.peer_lid;
+}
+
+}  // namespace
+
+void Control::on_devx(HandleSpace& space, const DevxFacts& facts, uint64_t now_ns) {
+  if (facts.action == UverbsAction::destroy) {
+    if (Qp* qp = objects_.find_qp_by_handle(space, *facts.handle))
+      objects_.end_qp(*qp, now_ns);
+    else
+      objects_.end_cq(space, *facts.handle, now_ns);
+    return;
+  }
+  if (!facts.prm) return;
+  const PrmFacts& prm = *facts.prm;
+  if (prm.object == PrmObject::cq && prm.number && facts.action == UverbsAction::create) {
+    objects_.end_cq(space, *facts.handle, now_ns);
+    auto cq = std::make_unique<Cq>();
+    cq->info = {.device = space.device->name,
+                .pid = space.pid,
+                .handle = *facts.handle,
+                .cqn = prm.number,
+                .entries = prm.cq_entries,
+                .created_ns = now_ns};
+    space.cqs[*facts.handle] = std::move(cq);
+  } else if (prm.object == PrmObject::qp && prm.number && facts.action == UverbsAction::create) {
+    Qp& qp = objects_.create_qp(space, *facts.handle, *prm.number, now_ns);
+    qp.info->type = qp_type_of(prm.service);
+    // Each request says for itself whether it asks for a completion.
+    qp.info->sq_sig_all = false;
+    qp.send.set_sq_sig_all(false);
+    qp.rq_entries = prm.rq_entries.value_or(0);
+    qp.info->has_srq = prm.srqn.value_or(0) != 0;
+    update_attributes(*qp.info, prm);
+  } else if (facts.action == UverbsAction::modify) {
+    Qp* qp = objects_.find_qp_by_handle(space, *facts.handle);
+    if (qp == nullptr) return;
+    if (prm.to_state == uint8_t{IBV_QPS_RESET} && qp->info->state != IBV_QPS_RESET)
+      objects_.reset_qp(*qp, now_ns);
+    update_attributes(*qp->info, prm);
+  }
 }
 
 // ---- other objects ------------------------------------------------------------------------------
@@ -158,10 +244,19 @@ void Control::on_cq(HandleSpace& space, const UverbsFacts& facts, uint64_t now_n
 
 void Control::on_srq(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns) {
   if (facts.action == UverbsAction::create)
-    objects_.add_srq(space, *facts.handle, facts.user_handle.value_or(0), now_ns);
+    add_srq(space, facts, now_ns);
   else if (facts.action == UverbsAction::destroy)
     if (const auto it = space.srqs.find(*facts.handle); it != space.srqs.end())
       objects_.end_srq(*it->second, now_ns);
+}
+
+void Control::add_srq(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns) {
+  objects_.add_srq(space, *facts.handle, facts.user_handle.value_or(0), now_ns);
+  // libmlx5 makes the ring of a power of two, one more than asked for at least (its ring's driver
+  // part tells that it is mlx5).
+  const auto it = space.srqs.find(*facts.handle);
+  if (it != space.srqs.end() && facts.ring_addr && facts.max_wr && *facts.max_wr < 1u << 16)
+    it->second->queue.set_slots(std::bit_ceil(*facts.max_wr + 1));
 }
 
 void Control::on_mr(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/counters.h"
+#include "decode/devx.h"
 #include "session/objects.h"
 
 namespace sigma {
@@ -21,7 +22,9 @@ class Control {
   void on_cq(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns);
   void on_srq(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns);
   void on_mr(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns, uint64_t enter_ns);
+  void add_srq(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns);
   void on_ah(HandleSpace& space, const UverbsFacts& facts);
+  void on_devx(HandleSpace& space, const DevxFacts& facts, uint64_t now_ns);
 
   Objects& objects_;
   Counters& counters_;

@@ -63,6 +63,10 @@ Srq& Correlator::srq_of_post(const sigma_header& h, uint64_t context, uint64_t q
 
 void Correlator::on_completion(const sigma_completion& wc) {
   if (ignored(wc.h.pid)) return;
+  if (objects_.is_observed_cq(wc.h.pid, wc.cq_ptr)) {
+    ++counters_.polls_known;
+    return;
+  }
   if (wc.status == IBV_WC_WR_FLUSH_ERR)
     ++counters_.errors_flushed;
   else if (wc.status != IBV_WC_SUCCESS)
@@ -207,6 +211,10 @@ void Correlator::complete_queued(Qp& qp, Queue side, WorkQueue::Match match,
   WorkQueue& queue = side == Queue::send ? qp.send : qp.recv;
   for (size_t i = 0; i < match.index; ++i) {
     const Pending& passed = queue[0];
+    if (!passed.is_operation()) {
+      pop(qp, side);
+      continue;
+    }
     // One that should have had a completion of its own: that record was lost, and its outcome with
     // it.
     const bool own = match.in_error || queue.signalled(passed).value_or(false);
@@ -217,14 +225,13 @@ void Correlator::complete_queued(Qp& qp, Queue side, WorkQueue::Match match,
     if (!own || wc.status == IBV_WC_SUCCESS) operation.status = IBV_WC_SUCCESS;
     if (own || match.ambiguous) operation.flags |= kAmbiguous;
     emit(operation);
-    queue.pop_front();
-    --pending_;
+    pop(qp, side);
   }
+  if (!queue[0].is_operation()) return pop(qp, side);
   Operation& operation = begin(&qp, side, queue[0], &queue);
   apply(operation, wc, match.ambiguous);
   emit(operation);
-  queue.pop_front();
-  --pending_;
+  pop(qp, side);
 }
 
 void Correlator::complete_shared(Qp& qp, Srq* srq, const sigma_completion& wc, uint8_t flags) {
@@ -244,12 +251,12 @@ void Correlator::complete_shared(Qp& qp, Srq* srq, const sigma_completion& wc, u
 // ---- ends ---------------------------------------------------------------------------------------
 
 void Correlator::close(Qp& qp) {
+  give_up_waiting(qp);
   for (const Queue side : {Queue::send, Queue::recv}) {
     WorkQueue& queue = side == Queue::send ? qp.send : qp.recv;
     while (!queue.empty()) {
       emit_unfinished(&qp, side, queue[0], &queue);
-      queue.pop_front();
-      --pending_;
+      pop(qp, side);
     }
   }
 }

@@ -6,6 +6,8 @@
 // Errors: of a completion with an error status only wr_id, status, vendor_err and qp_num are used.
 // Which side it is of is told by the CQ where the two sides have different ones, else by the wr_id,
 // sends first; found pending on both sides, the operation is marked ambiguous.
+//
+// What is read from rings has indices instead of wr_ids: rings.cpp.
 #pragma once
 
 #include <array>
@@ -32,6 +34,12 @@ class Correlator {
   void on_post(const sigma_post& post);
   void on_post_result(const sigma_post_result& result);
   void on_completion(const sigma_completion& completion);
+
+  // What was read from rings (rings.cpp).
+  void on_ring(const sigma_ring& ring);
+  void on_ring_post(const sigma_ring_post& post);
+  void on_ring_completion(const sigma_ring_completion& completion);
+  void on_ring_gap(const sigma_ring_gap& gap);
 
   // Reports what is pending as unfinished; the queue goes on. `qps_peer_unknown` is counted here.
   void end_life(Qp& qp);
@@ -88,6 +96,21 @@ class Correlator {
   void complete_queued(Qp& qp, Queue side, WorkQueue::Match match, const sigma_completion& wc);
   void complete_shared(Qp& qp, Srq* srq, const sigma_completion& wc, uint8_t flags);
   void complete_unseen(Qp* qp, const sigma_completion& wc);
+
+  Qp& qp_of_ring(const sigma_header& h, uint64_t context, uint16_t flags, uint32_t qp_num);
+  bool is_of_life(Qp& qp, uint32_t life);
+  bool merge(Qp& qp, const sigma_ring_post& post);
+  bool take_ring_send(Qp& qp, const sigma_ring_completion& cqe, uint64_t index);
+  void complete_ring_send(Qp& qp, const sigma_ring_completion& cqe);
+  void complete_ring_recv(Qp& qp, const sigma_ring_completion& cqe);
+  void complete_ring_unseen(Qp& qp, Queue side, const sigma_ring_completion& cqe);
+  void settle_waiting(Qp& qp);
+  void give_up_waiting(Qp& qp);
+  void infer_until(Qp& qp, size_t end, const sigma_ring_completion& cqe);
+  void pop(Qp& qp, Queue side);
+  void note_reported(Qp& qp, const Pending& pending);
+  void stamp(Operation& operation, const sigma_ring_completion& cqe);
+  void apply(Operation& operation, const sigma_ring_completion& cqe);
 
   // Building an operation: from what was posted, then from the completion, then to the sink.
   Operation& begin(Qp* qp, Queue side, uint32_t pid);

@@ -14,8 +14,10 @@ void describe_send(Operation& operation, const Pending& pending) {
   const bool unreadable = pending.post_flags & SIGMA_POST_UNREADABLE;
   operation.opcode = unreadable && pending.opcode == 0 ? Opcode::unknown : traits.opcode;
   if (!unreadable || pending.bytes != 0) operation.bytes = pending.bytes;
+  if (pending.ring_flags & SIGMA_RING_NO_BYTES) operation.bytes.reset();
   operation.is_inline = (pending.send_flags & IBV_SEND_INLINE) != 0;
-  if (traits.remote && !(unreadable && pending.remote_addr == 0)) {
+  if (traits.remote && !(unreadable && pending.remote_addr == 0) &&
+      !(pending.ring_flags & SIGMA_RING_NO_REMOTE)) {
     operation.remote_addr = pending.remote_addr;
     operation.rkey = pending.rkey;
   }
@@ -49,8 +51,14 @@ Operation& Correlator::begin(Qp* qp, Queue side, uint32_t pid) {
 Operation& Correlator::begin(Qp* qp, Queue side, const Pending& pending, const WorkQueue* queue) {
   Operation& operation = begin(qp, side, pending.pid);
   operation.tid = pending.tid;
-  operation.time_ns = pending.time_ns;
-  operation.wr_id = pending.wr_id;
+  operation.source = pending.source;
+  operation.initiator = pending.initiator;
+  if (pending.tier != SIGMA_TIER_NONE) operation.tier = pending.tier;
+  if (pending.time_ns != 0) operation.time_ns = pending.time_ns;
+  if (pending.source == Source::probe)
+    operation.wr_id = pending.wr_id;
+  else
+    operation.time_error_ns = pending.time_error_ns;
   operation.flags = pending.flags;
   operation.sge_count = pending.num_sge;
   if (pending.num_sge != 0) {
@@ -140,7 +148,7 @@ void Correlator::emit(Operation& operation) {
 
 void Correlator::emit_unfinished(Qp* qp, Queue side, const Pending& pending,
                                  const WorkQueue* queue) {
-  emit(begin(qp, side, pending, queue));
+  if (pending.is_operation()) emit(begin(qp, side, pending, queue));
 }
 
 }  // namespace sigma

@@ -54,15 +54,19 @@ Qp& Objects::create_qp(HandleSpace& space, uint32_t handle, uint32_t qp_num, uin
 }
 
 Qp& Objects::older_qp(UserContext& user, uint32_t qp_num, uint64_t) {
-  Qp& qp = new_life(*user.device, qp_num, user.pid);
-  qp.context = user.context;
+  return older_life(*user.device, qp_num, user.pid, user.context);
+}
+
+Qp& Objects::older_life(Device& device, uint32_t qp_num, uint32_t pid, uint64_t context) {
+  Qp& qp = new_life(device, qp_num, pid);
+  qp.context = context;
   qp.info->older_than_attach = true;
   qp.send.set_out_of_step();
   qp.recv.set_out_of_step();
   ++counters_.qps_older_than_attach;
-  if (const auto it = user.device->peers.find(qp_num); it != user.device->peers.end()) {
+  if (const auto it = device.peers.find(qp_num); it != device.peers.end()) {
     apply_peer(qp, it->second);
-    user.device->peers.erase(it);
+    device.peers.erase(it);
   }
   return qp;
 }
@@ -97,6 +101,7 @@ void Objects::reset_qp(Qp& qp, uint64_t now_ns) {
   qp.recv = WorkQueue(Queue::recv);
   if (qp.info->sq_sig_all) qp.send.set_sq_sig_all(*qp.info->sq_sig_all);
   qp.last_call = {};
+  qp.ring = {};
   qp.has_operations = false;
 }
 

@@ -27,6 +27,7 @@
 #include "base/counters.h"
 #include "decode/uverbs.h"
 #include "session/nic_clock.h"
+#include "session/observed_ring.h"
 #include "session/session.h"
 #include "session/shared_queue.h"
 #include "session/work_queue.h"
@@ -54,6 +55,7 @@ struct Qp {
   WorkQueue recv{Queue::recv};
   uint64_t send_cq_ptr = 0, recv_cq_ptr = 0, srq_ptr = 0;  // 0: unknown
   std::optional<uint32_t> srq_handle;
+  uint32_t rq_entries = 0;  // mlx5: of the receive ring; 0: unknown
   // The last call to the send queue, where the provider gives indices (mlx5: WQE indices, 16 bits).
   struct Call {
     bool known = false;
@@ -65,7 +67,8 @@ struct Qp {
     uint64_t call_ns = 0;
   } last_call;
   uint64_t send_moved_ns = 0;  // the last completion of a send
-  uint32_t inherited_by = 0;   // the last child seen to have a copy of it
+  ObservedRing ring;
+  uint32_t inherited_by = 0;  // the last child seen to have a copy of it
   bool has_operations = false;
 };
 
@@ -73,6 +76,7 @@ struct Cq {
   CompletionQueue info;
   uint64_t ptr = 0;
   bool real_time = false;  // its time stamps are the device's real time, not ticks of its clock
+  bool observed = false;  // its ring is read
 };
 
 struct Ah {
@@ -136,6 +140,14 @@ class Objects {
   // As find_qp, for a completion: the CQ may tell the device.
   Qp* find_qp_of_completion(UserContext& user, uint32_t qp_num, uint64_t cq_ptr);
   Qp& older_qp(UserContext& user, uint32_t qp_num, uint64_t now_ns);
+  // A reader reads this ring, or no longer does.
+  void set_observed(const sigma_ring& ring);
+  // What polls return of it is known from its ring.
+  bool is_observed_cq(uint32_t pid, uint64_t ptr);
+  // By the names that a reader of rings has: its context, or (by_file) its uverbs file.
+  Qp& qp_of_ring(uint32_t pid, uint64_t context, bool by_file, uint32_t qp_num);
+  // As had_life(), by these names, for a number that no living queue pair has.
+  bool has_ended(uint32_t pid, uint64_t context, bool by_file, uint32_t qp_num);
   // Whether the number had a life that ended, so that a straggler is not a sign of an older queue
   // pair.
   bool had_life(const UserContext& user, uint32_t qp_num) const;
@@ -207,6 +219,7 @@ class Objects {
   void place(Qp& qp, UserContext& user);
   void apply_peer(Qp& qp, const QpPeer& peer);
   Qp& new_life(Device& device, uint32_t qp_num, uint32_t pid);
+  Qp& older_life(Device& device, uint32_t qp_num, uint32_t pid, uint64_t context);
   void end_space(HandleSpace& space, uint64_t now_ns);   // its objects
   void drop_space(HandleSpace& space, uint64_t now_ns);  // itself as well
   void end_process(uint32_t pid, uint64_t now_ns);
@@ -222,6 +235,12 @@ class Objects {
   const SessionOptions& options_;
   Counters& counters_;
   OnEnd on_end_;
+  bool any_observed_ = false;
+  struct {
+    uint64_t generation = 0, ptr = 0;
+    uint32_t pid = 0;
+    bool observed = false;
+  } last_polled_;
   uint64_t generation_ = 1;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<HandleSpace>> spaces_;

@@ -37,6 +37,23 @@ struct Address {
   std::optional<uint16_t> lid;
 };
 
+enum class CompleteSource : uint8_t { none, nic, poll, inferred, ring };
+enum class Source : uint8_t { probe, ring, gpu };
+enum class Initiator : uint8_t { unknown, cpu, gpu };
+
+// How one life of a queue pair was read from memory, and what of it: WQEBBs.
+struct Observed {
+  uint8_t origin = 0;  // enum sigma_ring_origin
+  uint8_t mode = 0;    // enum sigma_ring_mode
+  Initiator initiator = Initiator::unknown;
+  std::optional<uint8_t> tier;
+  std::string reason;          // why not a better mode or tier
+  uint64_t posted = 0;         // by the doorbell record
+  uint64_t seen = 0, missed = 0, gaps = 0;
+  uint64_t by_margin = 0, by_posterior = 0;  // requests, by the certificate that held
+  bool modulo = false;         // counts are known modulo 65,536 only
+};
+
 // Attributes of one life of a queue pair. Shared by its operations; read-only to sinks. The pointer
 // stands for the life: the session updates the attributes in place as commands arrive (a MODIFY
 // after the first operations, a peer that netlink names later), so a sink that wants them as they
@@ -64,11 +81,8 @@ struct QueuePair {
   bool has_srq = false;
   std::optional<uint32_t> send_cq, recv_cq;  // uverbs handles
   std::optional<uint64_t> created_ns, destroyed_ns;
+  std::optional<Observed> observed;
 };
-
-enum class CompleteSource : uint8_t { none, nic, poll, inferred, ring };
-enum class Source : uint8_t { probe, ring, gpu };
-enum class Initiator : uint8_t { unknown, cpu, gpu };
 
 enum OperationFlag : uint8_t {
   kUnverified = 1 << 0,  // not known whether the provider accepted it

@@ -13,7 +13,7 @@
 namespace sigma {
 
 struct Pending {
-  uint64_t time_ns;  // of the post; of a builder's batch, of its commit
+  uint64_t time_ns;  // of the post; of a builder's batch, of its commit; the middle of an interval
   uint64_t call_ns;  // with tid: which call posted it
   uint64_t wr_id;
   uint64_t local_addr;
@@ -24,7 +24,8 @@ struct Pending {
   uint32_t lkey, rkey;
   uint32_t imm;  // as in sigma_post: network order
   uint32_t remote_qpn;
-  uint32_t index;   // mlx5, with SIGMA_POST_HAS_INDEX: of this request, not only of its call
+  uint32_t time_error_ns;  // half the interval's width; 0: a point in time
+  uint64_t index;   // mlx5, with SIGMA_POST_HAS_INDEX: of this request, not only of its call
   uint16_t blocks;  // mlx5: how far it moves the index on; 0: not known
   uint16_t position;
   uint16_t num_sge;
@@ -33,6 +34,13 @@ struct Pending {
   uint8_t opcode;       // enum ibv_wr_opcode
   uint8_t send_flags;   // enum ibv_send_flags
   uint8_t flags;        // OperationFlag
+  uint8_t tier;         // SIGMA_TIER_NONE: none
+  Source source;
+  Initiator initiator;
+  uint16_t ring_flags;  // enum sigma_ring_flags; 0 of a probe's post
+
+  // Rings hold entries that move no data (NOP, WAIT, DUMP): they keep the order, no more.
+  bool is_operation() const { return opcode < SIGMA_WR_NOP || opcode > SIGMA_WR_WAIT; }
 };
 
 inline Pending pending_of(const sigma_post& post, std::shared_ptr<const Address> peer) {
@@ -53,6 +61,7 @@ inline Pending pending_of(const sigma_post& post, std::shared_ptr<const Address>
       .rkey = post.rkey,
       .imm = post.imm,
       .remote_qpn = post.remote_qpn,
+      .time_error_ns = 0,
       .index = post.index,
       .blocks = post.queue == SIGMA_QUEUE_SEND ? mlx5_wqe_blocks(post).value_or(uint16_t{0})
                                                : uint16_t{0},
@@ -63,8 +72,15 @@ inline Pending pending_of(const sigma_post& post, std::shared_ptr<const Address>
       .opcode = post.opcode,
       .send_flags = post.send_flags,
       .flags = flags,
+      .tier = SIGMA_TIER_NONE,
+      .source = Source::probe,
+      .initiator = Initiator::cpu,
+      .ring_flags = 0,
   };
 }
+
+// As read from a ring: no wr_id, no poster.
+Pending pending_of(const sigma_ring_post& post);
 
 // Evidence that the wr_ids of a queue tell its requests apart, for queues of which we do not know
 // what was outstanding when we began to look.

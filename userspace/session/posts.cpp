@@ -41,6 +41,8 @@ void Correlator::on_post(const sigma_post& post) {
   if (side == Queue::send) {
     if (post.position == 0) begin_call(qp, pending);
     count_in(qp, pending, omits);
+  } else {
+    pending.index += pending.position;  // each takes one entry of the receive ring
   }
   enqueue(qp, side, std::move(pending));
   if (omits) queue.set_out_of_step();
@@ -116,6 +118,11 @@ void Correlator::count_in(Qp& qp, Pending& pending, bool omits) {
   else if (pending.position > 0)
     pending.post_flags &= static_cast<uint16_t>(~SIGMA_POST_HAS_INDEX);
   if (ours && call.concurrent) pending.flags |= kConcurrent;
+  if (qp.ring.active) {
+    pending.index = qp.ring.extend(static_cast<uint16_t>(pending.index));
+    if (pending.post_flags & SIGMA_POST_HAS_INDEX)
+      qp.ring.latest = std::max(qp.ring.latest, pending.index);
+  }
   call.next = static_cast<uint16_t>(call.next + pending.blocks);
   if (pending.blocks == 0 || omits) call.sized = false;
 }
@@ -164,6 +171,7 @@ void Correlator::make_room(size_t size_of_queue, Qp* qp, Queue side, Srq* srq) {
     } else {
       WorkQueue& queue = side == Queue::send ? qp->send : qp->recv;
       emit_unfinished(qp, side, queue[0], &queue);
+      if (side == Queue::send) note_reported(*qp, queue[0]);
       queue.evict_front();
     }
   }
@@ -201,6 +209,7 @@ void Correlator::evict_oldest() {
       WorkQueue& queue = side == Queue::send ? qp->send : qp->recv;
       if (queue.empty()) return;
       emit_unfinished(qp, side, queue[0], &queue);
+      if (side == Queue::send) note_reported(*qp, queue[0]);
       queue.evict_front();
     }
     --pending_;

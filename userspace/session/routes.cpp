@@ -114,6 +114,54 @@ Qp* Objects::find_qp_of_completion(UserContext& user, uint32_t qp_num, uint64_t 
   return nullptr;
 }
 
+void Objects::set_observed(const sigma_ring& ring) {
+  const bool by_file = ring.flags & SIGMA_RING_BY_FILE;
+  for (const auto& space : spaces_) {
+    if ((by_file ? space->file : space->context) != ring.context || space->pid != ring.h.pid)
+      continue;
+    for (auto& [handle, cq] : space->cqs)
+      if (cq->info.cqn == ring.number) cq->observed = ring.event != SIGMA_RING_END;
+  }
+  any_observed_ = true;
+  ++generation_;
+}
+
+bool Objects::is_observed_cq(uint32_t pid, uint64_t ptr) {
+  if (!any_observed_) return false;
+  auto& last = last_polled_;
+  if (last.generation == generation_ && last.ptr == ptr && last.pid == pid) return last.observed;
+  last = {generation_, ptr, pid, false};
+  for (const auto& space : spaces_) {
+    if (space->pid != pid) continue;
+    for (const auto& [handle, cq] : space->cqs)
+      if (cq->ptr == ptr && cq->observed) last.observed = true;
+  }
+  return last.observed;
+}
+
+bool Objects::has_ended(uint32_t pid, uint64_t context, bool by_file, uint32_t qp_num) {
+  const Device* device = nullptr;
+  if (by_file)
+    for (const auto& space : spaces_)
+      if (space->file == context) device = space->device;
+  if (device == nullptr) device = user_context(pid, context).device;
+  return !device->qps.contains(qp_num) && device->lives.contains(qp_num);
+}
+
+Qp& Objects::qp_of_ring(uint32_t pid, uint64_t context, bool by_file, uint32_t qp_num) {
+  if (by_file)
+    for (const auto& space : spaces_) {
+      if (space->file != context) continue;
+      const auto it = space->device->qps.find(qp_num);
+      if (it != space->device->qps.end()) return *it->second;
+      return older_life(*space->device, qp_num, pid, space->context);
+    }
+  // A file that no command of the trace has named: the context stands for it, by itself.
+  UserContext& user = user_context(pid, context);
+  if (Qp* qp = find_qp(user, qp_num, 0)) return *qp;
+  return older_qp(user, qp_num, 0);
+}
+
 bool Objects::had_life(const UserContext& user, uint32_t qp_num) const {
   return user.device->lives.contains(qp_num);
 }

@@ -85,6 +85,15 @@ void Session::Impl::dispatch(std::span<const std::byte> record) {
       return deliver(as<sigma_window>(record), [&](auto& r) { correlator.on_window(r); });
     case SIGMA_CLOCK_SAMPLE:
       return deliver(as<sigma_clock_sample>(record), [&](auto& r) { objects.on_clock_sample(r); });
+    case SIGMA_RING:
+      return deliver(as<sigma_ring>(record), [&](auto& r) { correlator.on_ring(r); });
+    case SIGMA_RING_POST:
+      return deliver(as<sigma_ring_post>(record), [&](auto& r) { correlator.on_ring_post(r); });
+    case SIGMA_RING_COMPLETION:
+      return deliver(as<sigma_ring_completion>(record),
+                     [&](auto& r) { correlator.on_ring_completion(r); });
+    case SIGMA_RING_GAP:
+      return deliver(as<sigma_ring_gap>(record), [&](auto& r) { correlator.on_ring_gap(r); });
     default:
       ++counters.records_malformed;
   }

@@ -23,7 +23,9 @@ void SharedQueue::push(Pending&& pending) {
   same.last = slot;
   ++same.count;
 
-  slots_[slot] = {std::move(pending), newest_, kNone, kNone};
+  slots_[slot] = {std::move(pending), newest_, kNone, kNone, posted_};
+  if (!takes_slot_.empty()) by_number_[posted_] = slot;
+  ++posted_;
   if (newest_ == kNone)
     oldest_ = slot;
   else
@@ -45,6 +47,7 @@ void SharedQueue::remove(uint32_t slot) {
     slots_[before].next_same = gone.next_same;
     if (same.last == slot) same.last = before;
   }
+  by_number_.erase(gone.number);
   (gone.older == kNone ? oldest_ : slots_[gone.older].newer) = gone.newer;
   (gone.newer == kNone ? newest_ : slots_[gone.newer].older) = gone.older;
   gone = {};
@@ -69,7 +72,37 @@ size_t SharedQueue::remove_call(uint32_t tid, uint64_t call_ns, uint32_t accepte
     }
     slot = older;
   }
+  if (removed != 0 && !takes_slot_.empty()) renumber(removed);
   return removed;
+}
+
+// Refused posts took no slot: they were the last, and others may have come behind them.
+void SharedQueue::renumber(size_t removed) {
+  posted_ -= removed;
+  uint64_t number = posted_;
+  for (uint32_t slot = newest_; slot != kNone && slots_[slot].number >= number;
+       slot = slots_[slot].older) {
+    by_number_.erase(slots_[slot].number);
+    slots_[slot].number = --number;
+    by_number_[number] = slot;
+  }
+}
+
+void SharedQueue::set_slots(uint32_t slots) {
+  if (posted_ != 0 || slots == 0 || slots > 1u << 16) return;
+  takes_slot_.resize(slots);
+  for (uint32_t i = 0; i < slots; ++i) takes_slot_[i] = i;
+  sequence_ = slots;
+}
+
+SharedQueue::Match SharedQueue::take_slot(uint16_t ring_slot) {
+  if (ring_slot >= takes_slot_.size()) return {};
+  const uint64_t number = std::exchange(takes_slot_[ring_slot], sequence_++);
+  const uint32_t* slot = by_number_.find(number);
+  if (slot == nullptr) return {};
+  Match match{Match::found, slots_[*slot].pending};
+  remove(*slot);
+  return match;
 }
 
 SharedQueue::Match SharedQueue::take(uint64_t wr_id) {

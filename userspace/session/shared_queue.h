@@ -39,10 +39,19 @@ class SharedQueue {
   };
   // Takes the request out.
   Match take(uint64_t wr_id);
+  // By the ring's slot, where the provider fills them in a known order: set_slots().
+  Match take_slot(uint16_t slot);
+  // mlx5 keeps the free slots in a list: at first all of them in order, then each as its receive is
+  // polled. So the n-th post takes the n-th slot of that sequence, whenever it comes.
+  void set_slots(uint32_t slots);
   bool contains(uint64_t wr_id) { return by_id_.find(wr_id) != nullptr; }
 
   // Requests that we do not know of may be outstanding: see WorkQueue.
-  void set_out_of_step() { in_step_ = false; }
+  void set_out_of_step() {
+    in_step_ = false;
+    takes_slot_.clear();
+    by_number_.clear();
+  }
 
  private:
   static constexpr uint32_t kNone = ~uint32_t{0};
@@ -50,6 +59,7 @@ class SharedQueue {
     Pending pending{};
     uint32_t older = kNone, newer = kNone;  // in order of posting
     uint32_t next_same = kNone;             // next newer one with this wr_id; free list
+    uint64_t number = 0;                    // of the post, from 0
   };
   struct SameId {
     uint32_t first = kNone, last = kNone, count = 0;
@@ -57,11 +67,16 @@ class SharedQueue {
   };
 
   void remove(uint32_t slot);
+  void renumber(size_t removed);
 
   std::vector<Slot> slots_;
   FlatMap<SameId> by_id_;
   uint32_t oldest_ = kNone, newest_ = kNone, free_ = kNone;
   size_t size_ = 0;
+  uint64_t posted_ = 0;
+  FlatMap<uint32_t> by_number_;     // only with set_slots()
+  std::vector<uint64_t> takes_slot_;  // by ring slot: the number of the post that takes it next
+  uint64_t sequence_ = 0;           // of slots, so far
   uint64_t evicted_ = 0;
   bool in_step_ = true;
   IdEvidence evidence_;

@@ -26,6 +26,11 @@ void WorkQueue::push(Pending&& pending) {
   ++size_;
 }
 
+void WorkQueue::insert(size_t at, Pending&& pending) {
+  push(std::move(pending));
+  for (size_t i = size_ - 1; i > at; --i) std::swap((*this)[i], (*this)[i - 1]);
+}
+
 void WorkQueue::pop_front() {
   (*this)[0].peer.reset();
   begin_ = (begin_ + 1) & (ring_.size() - 1);
@@ -59,13 +64,19 @@ size_t WorkQueue::remove_call(uint32_t tid, uint64_t call_ns, uint32_t accepted)
 
 std::optional<bool> WorkQueue::signalled(const Pending& pending) const {
   if (side_ == Queue::recv || pending.send_flags & IBV_SEND_SIGNALED) return true;
+  if (pending.source != Source::probe) return false;  // its ring would say so
   return sq_sig_all_;
 }
 
 std::optional<size_t> WorkQueue::find(uint64_t wr_id, size_t from, size_t to) const {
   for (size_t i = from; i < to; ++i)
-    if ((*this)[i].wr_id == wr_id) return i;
+    if (fits((*this)[i], wr_id)) return i;
   return std::nullopt;
+}
+
+// Rings know no wr_id: there the order alone decides.
+bool WorkQueue::fits(const Pending& pending, uint64_t wr_id) {
+  return pending.wr_id == wr_id || pending.source != Source::probe;
 }
 
 bool WorkQueue::contains(uint64_t wr_id) const {
@@ -95,7 +106,7 @@ WorkQueue::Match WorkQueue::match_in_order(uint64_t wr_id) {
   for (size_t i = 0; i < size_; ++i) {
     const auto signalled = this->signalled((*this)[i]);
     if (signalled == false) continue;
-    const bool same = (*this)[i].wr_id == wr_id;
+    const bool same = fits((*this)[i], wr_id);
     if (!certain(i)) {
       if (same) return {Match::found, i, true};
     } else if (!signalled) {
@@ -136,7 +147,7 @@ WorkQueue::Match WorkQueue::match_by_id(uint64_t wr_id) {
   for (size_t i = 0; i < size_; ++i) {
     const Pending& pending = (*this)[i];
     // While signalling is unknown, an unflagged request counts only if none was ever flagged.
-    if (pending.wr_id != wr_id || !signalled(pending).value_or(!saw_flagged_)) continue;
+    if (!fits(pending, wr_id) || !signalled(pending).value_or(!saw_flagged_)) continue;
     ++candidates;
     if (!first) first = i;
   }

@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "session/pending.h"
@@ -40,6 +41,8 @@ class WorkQueue {
   const Pending& operator[](size_t i) const { return ring_[(begin_ + i) & (ring_.size() - 1)]; }
 
   void push(Pending&& pending);
+  // In the middle: behind the first `at`.
+  void insert(size_t at, Pending&& pending);
   void pop_front();
   // The oldest one is given up; its completion, should it come, is then expected.
   void evict_front();
@@ -77,12 +80,15 @@ class WorkQueue {
 
   // The queue was brought back from an error (SQE to RTS).
   void clear_error() { in_error_ = false; }
+  // A completion with an error came. Returns whether it was not the first.
+  bool set_error() { return std::exchange(in_error_, true); }
 
  private:
   static constexpr uint64_t kAll = ~uint64_t{0};
   // No provider gives a send queue more entries (mlx5: 32,768; bnxt_re: 65,535).
   static constexpr uint64_t kMaxDepth = 65536;
 
+  static bool fits(const Pending& pending, uint64_t wr_id);
   bool certain(size_t i) const { return first_number_ + i < certain_end_; }
   bool assuming_flags() const { return assumed_flags_ && !sq_sig_all_; }
   Match settle(Match match);

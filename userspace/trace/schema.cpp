@@ -3,6 +3,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <array>
 
 #include "trace/notes.h"
@@ -35,6 +36,19 @@ constexpr auto kWrOpcodes = std::to_array<ValueName>({
     {"tso", IBV_WR_TSO},
     {"driver1", IBV_WR_DRIVER1},
 });
+
+// Of a ring's entry: those, and what posts by verbs never are.
+constexpr auto kRingWrOpcodes = [] {
+  std::array<ValueName, kWrOpcodes.size() + 5> all{};
+  std::copy(kWrOpcodes.begin(), kWrOpcodes.end(), all.begin());
+  constexpr auto kOthers = std::to_array<ValueName>({{"nop", SIGMA_WR_NOP},
+                                                     {"dump", SIGMA_WR_DUMP},
+                                                     {"wait", SIGMA_WR_WAIT},
+                                                     {"umr", SIGMA_WR_UMR},
+                                                     {"other", SIGMA_WR_OTHER}});
+  std::copy(kOthers.begin(), kOthers.end(), all.begin() + kWrOpcodes.size());
+  return all;
+}();
 
 constexpr auto kWcOpcodes = std::to_array<ValueName>({
     {"send", IBV_WC_SEND},
@@ -198,7 +212,7 @@ constexpr auto kUverbs = std::to_array<Field>({
     FIELD(sigma_uverbs, num_attrs),
     FIELD(sigma_uverbs, payload_bytes),
     FIELD(sigma_uverbs, flags, hex),
-    FIELD(sigma_uverbs, reserved, padding),
+    FIELD(sigma_uverbs, ring_slot),
 });
 
 constexpr auto kUverbsAttr = std::to_array<Field>({
@@ -264,6 +278,120 @@ constexpr auto kWindow = std::to_array<Field>({
     FIELD(sigma_window, reserved, padding),
 });
 
+constexpr auto kRingKinds = std::to_array<ValueName>({{"send", SIGMA_RING_SEND}, {"cq", SIGMA_RING_CQ}});
+constexpr auto kRingEvents = std::to_array<ValueName>(
+    {{"begin", SIGMA_RING_BEGIN}, {"state", SIGMA_RING_STATE}, {"end", SIGMA_RING_END}});
+constexpr auto kRingOrigins = std::to_array<ValueName>({{"command", SIGMA_RING_BY_COMMAND},
+                                                        {"scan", SIGMA_RING_BY_SCAN},
+                                                        {"content", SIGMA_RING_BY_CONTENT},
+                                                        {"library", SIGMA_RING_BY_LIBRARY}});
+constexpr auto kRingModes = std::to_array<ValueName>({{"read", SIGMA_RING_READ},
+                                                      {"counted", SIGMA_RING_COUNTED},
+                                                      {"snapshot", SIGMA_RING_SNAPSHOT},
+                                                      {"setup", SIGMA_RING_SETUP}});
+constexpr auto kInitiators = std::to_array<ValueName>({{"unknown", SIGMA_INITIATOR_UNKNOWN},
+                                                       {"cpu", SIGMA_INITIATOR_CPU},
+                                                       {"gpu", SIGMA_INITIATOR_GPU}});
+constexpr auto kGapReasons = std::to_array<ValueName>({{"lapped", SIGMA_GAP_LAPPED},
+                                                       {"uncertain", SIGMA_GAP_UNCERTAIN},
+                                                       {"unreadable", SIGMA_GAP_UNREADABLE},
+                                                       {"counted", SIGMA_GAP_COUNTED},
+                                                       {"ended", SIGMA_GAP_ENDED}});
+
+constexpr auto kRing = std::to_array<Field>({
+    FIELD(sigma_ring, context, hex),
+    FIELD(sigma_ring, ring_addr, hex),
+    FIELD(sigma_ring, doorbell_addr, hex),
+    FIELD(sigma_ring, first),
+    FIELD(sigma_ring, posted),
+    FIELD(sigma_ring, seen),
+    FIELD(sigma_ring, missed),
+    FIELD(sigma_ring, number),
+    FIELD(sigma_ring, life),
+    FIELD(sigma_ring, entries),
+    FIELD(sigma_ring, cqn),
+    FIELD(sigma_ring, flags, hex),
+    ENUM(sigma_ring, kind, kRingKinds),
+    ENUM(sigma_ring, event, kRingEvents),
+    ENUM(sigma_ring, origin, kRingOrigins),
+    ENUM(sigma_ring, mode, kRingModes),
+    ENUM(sigma_ring, initiator, kInitiators),
+    FIELD(sigma_ring, tier),
+    FIELD(sigma_ring, reason, text),
+});
+
+constexpr auto kRingPost = std::to_array<Field>({
+    FIELD(sigma_ring_post, context, hex),
+    FIELD(sigma_ring_post, post_ns),
+    FIELD(sigma_ring_post, index),
+    FIELD(sigma_ring_post, local_addr, hex),
+    FIELD(sigma_ring_post, remote_addr, hex),
+    FIELD(sigma_ring_post, post_error_ns),
+    FIELD(sigma_ring_post, bytes),
+    FIELD(sigma_ring_post, number),
+    FIELD(sigma_ring_post, life),
+    FIELD(sigma_ring_post, lkey, hex),
+    FIELD(sigma_ring_post, rkey, hex),
+    FIELD(sigma_ring_post, imm, big_endian),
+    FIELD(sigma_ring_post, remote_qpn),
+    FIELD(sigma_ring_post, gid_prefix, big_endian),
+    FIELD(sigma_ring_post, gid_interface, big_endian),
+    FIELD(sigma_ring_post, lid),
+    FIELD(sigma_ring_post, blocks),
+    FIELD(sigma_ring_post, flags, hex),
+    FIELD(sigma_ring_post, num_sge),
+    ENUM(sigma_ring_post, opcode, kRingWrOpcodes),
+    ENUM(sigma_ring_post, qp_type, kQpTypes),
+    ENUM(sigma_ring_post, initiator, kInitiators),
+    FIELD(sigma_ring_post, tier),
+    FIELD(sigma_ring_post, raw_opcode, hex),
+    FIELD(sigma_ring_post, reserved, padding),
+});
+
+constexpr auto kRingCompletion = std::to_array<Field>({
+    FIELD(sigma_ring_completion, context, hex),
+    FIELD(sigma_ring_completion, complete_ns),
+    FIELD(sigma_ring_completion, cq_index),
+    FIELD(sigma_ring_completion, nic_stamp),
+    FIELD(sigma_ring_completion, complete_error_ns),
+    FIELD(sigma_ring_completion, number),
+    FIELD(sigma_ring_completion, life),
+    FIELD(sigma_ring_completion, cqn),
+    FIELD(sigma_ring_completion, cq_life),
+    FIELD(sigma_ring_completion, srqn),
+    FIELD(sigma_ring_completion, bytes),
+    FIELD(sigma_ring_completion, imm, big_endian),
+    FIELD(sigma_ring_completion, src_qp),
+    FIELD(sigma_ring_completion, wc_flags, hex),
+    ENUM(sigma_ring_completion, wc_opcode, kWcOpcodes),
+    FIELD(sigma_ring_completion, wqe_counter),
+    FIELD(sigma_ring_completion, slid),
+    FIELD(sigma_ring_completion, flags, hex),
+    ENUM(sigma_ring_completion, status, kWcStatuses),
+    FIELD(sigma_ring_completion, vendor_err, hex),
+    ENUM(sigma_ring_completion, queue, kQueues),
+    ENUM(sigma_ring_completion, initiator, kInitiators),
+    FIELD(sigma_ring_completion, tier),
+    FIELD(sigma_ring_completion, raw_opcode, hex),
+    FIELD(sigma_ring_completion, reserved, padding),
+});
+
+constexpr auto kRingGap = std::to_array<Field>({
+    FIELD(sigma_ring_gap, context, hex),
+    FIELD(sigma_ring_gap, first),
+    FIELD(sigma_ring_gap, count),
+    FIELD(sigma_ring_gap, begin_ns),
+    FIELD(sigma_ring_gap, end_ns),
+    FIELD(sigma_ring_gap, number),
+    FIELD(sigma_ring_gap, life),
+    FIELD(sigma_ring_gap, flags, hex),
+    ENUM(sigma_ring_gap, kind, kRingKinds),
+    ENUM(sigma_ring_gap, reason, kGapReasons),
+    ENUM(sigma_ring_gap, initiator, kInitiators),
+    FIELD(sigma_ring_gap, tier),
+    FIELD(sigma_ring_gap, reserved, padding),
+});
+
 constexpr auto kDevice = std::to_array<Field>({
     FIELD(NoteDevice, rdev, hex),
     FIELD(NoteDevice, reserved, padding),
@@ -309,6 +437,11 @@ constexpr auto kSchemas = std::to_array<RecordSchema>({
     {SIGMA_QP_PEER, "qp_peer", sizeof(sigma_qp_peer), kQpPeer},
     {SIGMA_WINDOW, "window", sizeof(sigma_window), kWindow},
     {SIGMA_CLOCK_SAMPLE, "clock_sample", sizeof(sigma_clock_sample), kClockSample, Tail::none, true},
+    {SIGMA_RING, "ring", sizeof(sigma_ring), kRing},
+    // Not of a CPU: their readers have a lane of their own in the order of records.
+    {SIGMA_RING_POST, "ring_post", sizeof(sigma_ring_post), kRingPost},
+    {SIGMA_RING_COMPLETION, "ring_completion", sizeof(sigma_ring_completion), kRingCompletion},
+    {SIGMA_RING_GAP, "ring_gap", sizeof(sigma_ring_gap), kRingGap},
     {kNoteDevice, "note_device", sizeof(NoteDevice), kDevice},
     {kNoteComm, "note_comm", sizeof(NoteComm), kComm},
     {kNoteFact, "note_fact", sizeof(NoteFact), kFact},

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// ObservedRing: what the session keeps of a queue pair whose rings are read from memory, beside its
+// work queues: where the indices are, what has been reported, and completions that wait for their
+// posts.
+//
+// One request may be told by a probe and by the ring. The key is the index: whoever comes second is
+// dropped. Probes tell 16 bits of it, which are extended here by the latest one known.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+#include "bpf/records.h"
+
+namespace sigma {
+
+// Indices that were reported, as ranges; the newest kRanges of them.
+class IndexRanges {
+ public:
+  void add(uint64_t first, uint64_t count) {
+    if (!ranges_.empty() && ranges_.back().end == first) {
+      ranges_.back().end += count;
+      return;
+    }
+    ranges_.push_back({first, first + count});
+    if (ranges_.size() > kRanges) ranges_.pop_front();
+  }
+  bool contains(uint64_t index) const {
+    for (auto range = ranges_.rbegin(); range != ranges_.rend(); ++range)
+      if (index >= range->first && index < range->end) return true;
+    return false;
+  }
+
+ private:
+  static constexpr size_t kRanges = 1024;
+  struct Range {
+    uint64_t first, end;
+  };
+  std::deque<Range> ranges_;
+};
+
+struct ObservedRing {
+  bool active = false;       // a reader has spoken of this life
+  bool completions = false;  // by rings: what polls say is known already
+  uint32_t life = 0;         // in the reader's counting
+  uint64_t latest = 0;       // index: the highest one known
+  uint64_t read_until = 0;   // index: the ring has told of all before, or that they were missed
+  IndexRanges probed;        // reported, and told by a probe
+  uint64_t uncertain = 0;    // likewise, of those whose index is not certain
+  // Whose posts are still to come from the ring, oldest first.
+  std::deque<sigma_ring_completion> waiting;
+
+  // The index with these 16 bits that is nearest to the latest one.
+  uint64_t extend(uint16_t index) const {
+    const auto ahead =
+        static_cast<int16_t>(static_cast<uint16_t>(index - static_cast<uint16_t>(latest)));
+    if (ahead < 0 && latest < static_cast<uint64_t>(-int64_t{ahead})) return index;
+    return latest + static_cast<uint64_t>(int64_t{ahead});
+  }
+};
+
+}  // namespace sigma
