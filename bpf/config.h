@@ -8,6 +8,8 @@
 
 #include <linux/types.h>
 
+#include "bpf/records.h"
+
 /* The most work requests and SGEs that one call is walked for: a walk of 4,096 would hold up the
  * job for 0.6-0.8 ms (measured: bench post). What is beyond is counted (SIGMA_POST_LIST_TRUNCATED).
  */
@@ -153,6 +155,67 @@ struct sigma_selection {
   __u32 leader_at;
   __u32 comm_at;
   __u32 except_tgid; /* the tracer itself */
+};
+
+/* Map `ring_slots`: what BPF and the queue observer tell each other of a ring. User space maps the
+ * array; slot 0 stands for none. */
+#define SIGMA_RING_SLOTS 16384
+struct sigma_ring_slot {
+  __u64 ring_addr; /* 0: not known */
+  __u64 doorbell_addr;
+  /* By user space, as SIGMA_RING_PLACE of a life and a position. One that it learns of too late is of a
+   * life that has ended. */
+  __u64 next;   /* all before has been read */
+  __u64 posted; /* SEND: the doorbell's count so far */
+  __u64 copied; /* CQ: all before is in copies that BPF has made */
+  __u32 entries;
+  __u32 stride; /* bytes */
+  __u32 tgid;
+  __u32 generation; /* counts the uses of the slot */
+  __u16 kind;       /* enum sigma_ring_kind; 0: the slot is free. Freed by user space */
+  __u16 dead;       /* enum sigma_drain_reason: do not read the ring any more */
+  __u16 cq[2];      /* SEND: slots of its completion rings, for sends and for receives */
+  __u32 looks;      /* CQ: copies that BPF has made; the observer goes on when it has taken them in */
+  __u32 life;       /* SEND: counts what RESET to INIT began, from 0 */
+};
+#define SIGMA_RING_PLACE_BITS 48
+#define SIGMA_RING_PLACE(life, position) \
+  ((__u64)(life) << SIGMA_RING_PLACE_BITS | ((position) & ((1ull << SIGMA_RING_PLACE_BITS) - 1)))
+
+/* Why a ring was copied by BPF. */
+enum sigma_drain_reason {
+  SIGMA_DRAIN_DESTROY = 1,
+  SIGMA_DRAIN_RESET,
+  SIGMA_DRAIN_RESIZE,
+  SIGMA_DRAIN_EXIT,
+  SIGMA_DRAIN_LOOK, /* the ring goes on: a queue pair that uses it ends */
+};
+
+/* The copy, in pieces: between BPF and user space only, not a record of a trace. Each piece is a
+ * sigma_ring_piece; the last record of one copy is a sigma_ring_drain alone, with `last` set. */
+#define SIGMA_RING_DRAIN 0x2000   /* in sigma_header.type */
+#define SIGMA_DRAIN_BYTES 4096
+/* At most; of a send ring the newest ones, of a completion ring the oldest that are not copied yet.
+ * 0.1-0.2 ms, once: what has been copied is not copied again. */
+#define SIGMA_DRAIN_ENTRIES 8192
+#define SIGMA_DRAIN_BEHIND 7     /* completions before the new ones */
+struct sigma_ring_drain {
+  struct sigma_header h;
+  __u64 first;  /* of the piece */
+  __u64 posted; /* SEND: by the doorbell */
+  __u32 slot;
+  __u32 generation;
+  __u32 consumer; /* CQ: the consumer's index, 24 bits */
+  __u16 count;    /* entries in the piece */
+  __u8 reason;    /* enum sigma_drain_reason */
+  __u8 kind;
+  __u32 last;
+  __u32 reserved;
+};
+SIGMA_SIZE(struct sigma_ring_drain, 64);
+struct sigma_ring_piece {
+  struct sigma_ring_drain drain;
+  __u8 bytes[SIGMA_DRAIN_BYTES];
 };
 
 struct sigma_config {

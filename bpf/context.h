@@ -183,9 +183,11 @@ static __always_inline void read_address_handle(struct sigma_totals* totals,
 
 /* mlx5: the index of the first WQE of this call. The doorbell record is two be32, receive then
  * send. */
-static __always_inline bool read_index(struct sigma_totals* totals, __u64 doorbell, __u32* index) {
+static __always_inline bool read_index(struct sigma_totals* totals, __u64 doorbell, bool send,
+                                       __u32* index) {
   __be32 posted;
-  if (!doorbell || !read_user(totals, &posted, sizeof(posted), doorbell + 4)) return false;
+  if (!doorbell || !read_user(totals, &posted, sizeof(posted), doorbell + (send ? 4 : 0)))
+    return false;
   *index = __builtin_bswap32(posted) & 0xffff;
   return true;
 }

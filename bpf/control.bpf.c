@@ -8,6 +8,7 @@
  * rather than fast.
  */
 #include "bpf/context.h"
+#include "bpf/rings.h"
 
 #define MAX_RECORD 4096
 #define ATTR_BYTES sizeof(struct sigma_uverbs_attr)
@@ -28,6 +29,9 @@ struct draft {
   __u64 qp_ptr;
   __u64 qp_num_at;
   __u64 driver_at;
+  __u64 data[16]; /* of the attributes with the smallest numbers */
+  __u32 devx_handle;
+  __u32 reserved;
 };
 
 struct {
@@ -53,6 +57,9 @@ static __noinline int add_attribute(struct draft* draft, __u64 attrs, __u32 i) {
   struct sigma_uverbs_attr attr = {};
   read_user(totals, &attr, sizeof(attr), attrs + i * ATTR_BYTES);
   attr.offset = SIGMA_UVERBS_NO_PAYLOAD;
+  __u32 low = attr.attr_id;
+  if (low < 16) draft->data[low & 15] = attr.data;
+  if (attr.attr_id == SIGMA_UVERBS_ATTR_DEVX_HANDLE) draft->devx_handle = attr.data;
   if (attr.attr_id == SIGMA_UVERBS_ATTR_CREATE_QP_USER_HANDLE) draft->qp_ptr = attr.data;
   if (attr.attr_id == SIGMA_UVERBS_ATTR_CREATE_QP_RESP_QP_NUM) draft->qp_num_at = attr.data;
   if (attr.attr_id == SIGMA_UVERBS_ATTR_UHW_IN && attr.len >= SIGMA_MLX5_CREATE_QP_DB_ADDR + 8)
@@ -94,6 +101,61 @@ static __noinline int note_doorbell(const struct draft* draft, __u64 id) {
   return 0;
 }
 
+/*
+ * A ring has been made: its place is noted for the day it ends. Of queues made by DevX user space
+ * knows the place, from the firmware's command.
+ */
+static __noinline int note_ring(struct draft* draft, __u64 id) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals || !draft) return 0;
+  struct sigma_uverbs* uverbs = &draft->uverbs;
+  struct sigma_ring_key key = {
+      .tgid = tgid_of(id), .ucontext = uverbs->ucontext, .handle = draft->data[0]};
+  bool devx = uverbs->object_id == SIGMA_UVERBS_OBJECT_DEVX_OBJ &&
+              uverbs->method_id == SIGMA_UVERBS_METHOD_DEVX_OBJ_CREATE;
+  bool qp = uverbs->object_id == SIGMA_UVERBS_OBJECT_QP &&
+            uverbs->method_id == SIGMA_UVERBS_METHOD_QP_CREATE;
+  bool cq = uverbs->object_id == SIGMA_UVERBS_OBJECT_CQ &&
+            uverbs->method_id == SIGMA_UVERBS_METHOD_CQ_CREATE;
+  if (!devx && !qp && !cq) return 0;
+  if (devx) key.handle = draft->devx_handle;
+
+  __u32 number = new_ring_slot(cq ? SIGMA_RING_CQ : SIGMA_RING_SEND, key.tgid);
+  struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
+  if (!number || !slot) return 0;
+  if (qp) {
+    struct sigma_mlx5_create_qp at = {};
+    slot->cq[0] = ring_slot_of(key.tgid, key.ucontext,
+                               draft->data[SIGMA_UVERBS_ATTR_CREATE_QP_SEND_CQ]);
+    slot->cq[1] = ring_slot_of(key.tgid, key.ucontext,
+                               draft->data[SIGMA_UVERBS_ATTR_CREATE_QP_RECV_CQ]);
+    if (draft->driver_at && read_user(totals, &at, sizeof(at), draft->driver_at)) {
+      slot->doorbell_addr = at.db_addr;
+      slot->entries = at.sq_wqe_count;
+      slot->stride = 64;
+      bool raw = draft->data[SIGMA_UVERBS_ATTR_CREATE_QP_TYPE] == SIGMA_IBV_QPT_RAW_PACKET;
+      slot->ring_addr = raw ? at.sq_buf_addr
+                            : at.buf_addr + ((__u64)at.rq_wqe_count << (at.rq_wqe_shift & 31));
+    }
+  } else if (cq) {
+    struct sigma_mlx5_create_cq at = {};
+    __u32 last = 0;
+    if (draft->driver_at && read_user(totals, &at, sizeof(at), draft->driver_at) &&
+        read_user(totals, &last, sizeof(last),
+                  draft->data[SIGMA_UVERBS_ATTR_CREATE_CQ_RESP_CQE])) {
+      slot->doorbell_addr = at.db_addr;
+      slot->entries = last + 1;
+      slot->stride = at.cqe_size;
+      slot->ring_addr = at.buf_addr;
+    }
+  }
+  /* What does not have this form is for user space to look at. */
+  if (!slot->entries || (slot->entries & (slot->entries - 1))) slot->ring_addr = 0;
+  bpf_map_update_elem(&ring_objects, &key, &number, BPF_ANY);
+  uverbs->ring_slot = number;
+  return 0;
+}
+
 /* The command that `call` began has returned. */
 static __noinline int emit_command(const struct sigma_call* call, __u64 header, __s32 result,
                                    __u32 flags) {
@@ -131,6 +193,7 @@ static __noinline int emit_command(const struct sigma_call* call, __u64 header, 
       hdr.method_id == SIGMA_UVERBS_METHOD_QP_CREATE && !result &&
       hdr.driver_id == SIGMA_RDMA_DRIVER_MLX5)
     note_doorbell(draft, id);
+  if (!result && hdr.driver_id == SIGMA_RDMA_DRIVER_MLX5) note_ring(draft, id);
   __u32 size = draft->end;
   uverbs->payload_bytes = size - draft->start;
   /* One comparison, of a value the compiler knows nothing about: a range check becomes a
@@ -144,6 +207,100 @@ static __noinline int emit_command(const struct sigma_call* call, __u64 header, 
       count(totals, SIGMA_COUNT_DROPPED, 1);
   }
   bpf_map_delete_elem(&drafts, &id);
+  return 0;
+}
+
+/* A ring ends, or is about to be emptied. A queue pair takes its completion rings' new entries
+ * along: the library clears them of its own afterwards. */
+static __noinline int end_ring(__u64 id, __u64 ucontext, __u32 handle, __u32 reason) {
+  __u32 number = ring_slot_of(tgid_of(id), ucontext, handle);
+  struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
+  if (!number || !slot) return 0;
+  __u32 cq0 = slot->cq[0], cq1 = slot->cq[1];
+  bool qp = slot->kind == SIGMA_RING_SEND;
+  drain_ring(number, reason);
+  if (!qp) return 0;
+  if (cq0) drain_ring(cq0, SIGMA_DRAIN_LOOK);
+  if (cq1 && cq1 != cq0) drain_ring(cq1, SIGMA_DRAIN_LOOK);
+  return 0;
+}
+
+/* RESET to INIT: the library has zeroed the doorbell record since, and a new life begins. */
+static __noinline int renew_ring(__u64 id, __u64 ucontext, __u32 handle) {
+  __u32 number = ring_slot_of(tgid_of(id), ucontext, handle);
+  struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
+  if (!number || !slot || slot->dead != SIGMA_DRAIN_RESET || slot->tgid != tgid_of(id)) return 0;
+  slot->life++;
+  barrier();
+  slot->dead = 0;
+  return 0;
+}
+
+/* One of the first attributes of a command that begins. `n`: how many it has so far. */
+static __noinline int find_attr(__u64 attrs, __u32 n, __u32 wanted, __u64* data) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals || !data) return 0;
+  for (__u32 i = 0; i < 4; i++) {
+    struct sigma_uverbs_attr attr = {};
+    if (i >= n || !read_user(totals, &attr, sizeof(attr), attrs + i * ATTR_BYTES)) return 0;
+    if (attr.attr_id != wanted) continue;
+    *data = attr.data;
+    return attr.len > sizeof(attr.data) ? 2 : 1;
+  }
+  return 0;
+}
+
+/* What of the command that begins at `header` ends a ring, or starts it anew. */
+static __noinline int note_ends(__u64 ucontext, __u64 header, __u32 n) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals) return 0;
+  __u64 id = bpf_get_current_pid_tgid(), attrs = header + sizeof(struct sigma_ioctl_hdr), data = 0;
+  struct sigma_ioctl_hdr hdr;
+  if (!read_user(totals, &hdr, sizeof(hdr), header)) return 0;
+  __u32 object = hdr.object_id, method = hdr.method_id;
+  if ((object == SIGMA_UVERBS_OBJECT_QP && method == SIGMA_UVERBS_METHOD_QP_DESTROY) ||
+      (object == SIGMA_UVERBS_OBJECT_CQ && method == SIGMA_UVERBS_METHOD_CQ_DESTROY)) {
+    if (find_attr(attrs, n, SIGMA_UVERBS_ATTR_HANDLE, &data))
+      end_ring(id, ucontext, data, SIGMA_DRAIN_DESTROY);
+  } else if (object == SIGMA_UVERBS_OBJECT_DEVX_OBJ) {
+    __u64 command = 0;
+    __be16 opcode = 0;
+    if (!find_attr(attrs, n, SIGMA_UVERBS_ATTR_DEVX_HANDLE, &data)) return 0;
+    if (method == SIGMA_UVERBS_METHOD_DEVX_OBJ_DESTROY)
+      end_ring(id, ucontext, data, SIGMA_DRAIN_DESTROY);
+    else if (method == SIGMA_UVERBS_METHOD_DEVX_OBJ_MODIFY &&
+             find_attr(attrs, n, SIGMA_UVERBS_ATTR_DEVX_CMD_IN, &command) == 2 &&
+             read_user(totals, &opcode, sizeof(opcode), command)) {
+      __u32 number = __builtin_bswap16(opcode);
+      if (number == SIGMA_PRM_2RST_QP) end_ring(id, ucontext, data, SIGMA_DRAIN_RESET);
+      if (number == SIGMA_PRM_RST2INIT_QP) renew_ring(id, ucontext, data);
+    }
+  } else if (object == SIGMA_UVERBS_OBJECT_DEVICE &&
+             method == SIGMA_UVERBS_METHOD_INVOKE_WRITE) {
+    __u64 core = 0;
+    __u32 handle = 0, mask = 0;
+    __u8 state = 0xff;
+    if (!find_attr(attrs, n, SIGMA_UVERBS_ATTR_WRITE_CMD, &data)) return 0;
+    if (find_attr(attrs, n, SIGMA_UVERBS_ATTR_CORE_IN, &core) != 2) return 0;
+    __u32 command = data & SIGMA_UVERBS_CMD_NUMBER;
+    if (command == SIGMA_UVERBS_CMD_MODIFY_QP) {
+      if (read_user(totals, &mask, sizeof(mask), core + SIGMA_MODIFY_QP_MASK) &&
+          (mask & SIGMA_IBV_QP_STATE) &&
+          read_user(totals, &state, sizeof(state), core + SIGMA_MODIFY_QP_STATE) &&
+          state <= SIGMA_IBV_QPS_INIT &&
+          read_user(totals, &handle, sizeof(handle), core + SIGMA_MODIFY_QP_HANDLE)) {
+        if (state == SIGMA_IBV_QPS_RESET)
+          end_ring(id, ucontext, handle, SIGMA_DRAIN_RESET);
+        else
+          renew_ring(id, ucontext, handle);
+      }
+    } else if (command == SIGMA_UVERBS_CMD_RESIZE_CQ || command == SIGMA_UVERBS_CMD_DESTROY_CQ ||
+               command == SIGMA_UVERBS_CMD_DESTROY_QP) {
+      if (read_user(totals, &handle, sizeof(handle), core + SIGMA_RESIZE_CQ_HANDLE))
+        end_ring(id, ucontext, handle,
+                 command == SIGMA_UVERBS_CMD_RESIZE_CQ ? SIGMA_DRAIN_RESIZE : SIGMA_DRAIN_DESTROY);
+    }
+  }
   return 0;
 }
 
@@ -172,6 +329,11 @@ static __always_inline bool execute_entry(struct pt_regs* ctx) {
                             .argument = PT_REGS_PARM2(ctx),
                             .target_flags = hit.target_flags};
   note_command(&hit, call.argument + SIGMA_COMMAND_BUFFER_HDR);
+  /* The header is not finished yet: its number of attributes is where the next would go. */
+  __u64 next = 0, attrs = call.argument + SIGMA_COMMAND_BUFFER_HDR + sizeof(struct sigma_ioctl_hdr);
+  if (read_user(hit.totals, &next, sizeof(next), call.argument + SIGMA_COMMAND_BUFFER_NEXT_ATTR) &&
+      next >= attrs && next - attrs <= SIGMA_UVERBS_MAX_ATTRS * ATTR_BYTES)
+    note_ends(call.object, call.argument + SIGMA_COMMAND_BUFFER_HDR, (next - attrs) / ATTR_BYTES);
   remember_call(&hit, SIGMA_FN_EXECUTE_IOCTL, &call);
   return true;
 }
@@ -224,6 +386,8 @@ static __always_inline int kernel_entry(struct file* file, __u32 rdev, __u64 arg
                             .number = rdev,
                             .target_flags = hit.target_flags};
   note_command(&hit, arg);
+  struct sigma_ioctl_hdr hdr;
+  if (read_user(hit.totals, &hdr, sizeof(hdr), arg)) note_ends((__u64)file, arg, hdr.num_attrs);
   remember_call(&hit, SIGMA_FN_EXECUTE_IOCTL, &call);
   return 0;
 }

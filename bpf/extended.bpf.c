@@ -87,7 +87,7 @@ SEC("uprobe") int wr_start(struct pt_regs* ctx) {
   post->qp_type = queue.qp_type;
   if (!readable) post->flags |= SIGMA_POST_UNREADABLE;
   post->call_ns = bpf_ktime_get_ns(); /* after what first sight emits: readers sort by time */
-  if (read_index(hit.totals, queue.doorbell, &post->index)) post->flags |= SIGMA_POST_HAS_INDEX;
+  if (read_index(hit.totals, queue.doorbell, true, &post->index)) post->flags |= SIGMA_POST_HAS_INDEX;
   bool checked = config.check_posts && (bpf_get_attach_cookie(ctx) & SIGMA_COOKIE_CHECKED);
   if (!checked && !(post->flags & SIGMA_POST_HAS_INDEX)) post->flags |= SIGMA_POST_UNVERIFIED;
   return 0;

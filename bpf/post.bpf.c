@@ -226,12 +226,13 @@ static __always_inline bool post_entry(struct pt_regs* ctx, __u8 queue, __u64 fu
     walk.context = known.context;
     walk.qp_num = known.qp_num;
     walk.qp_type = known.qp_type;
-    if (queue == SIGMA_QUEUE_SEND && read_index(hit.totals, known.doorbell, &walk.index))
+    if (read_index(hit.totals, known.doorbell, queue == SIGMA_QUEUE_SEND, &walk.index))
       walk.flags |= SIGMA_POST_HAS_INDEX;
   }
   walk.id = hit.id;
   walk.call_ns = bpf_ktime_get_ns(); /* after what first sight emits: readers sort by time */
-  if (!checked && !(walk.flags & SIGMA_POST_HAS_INDEX)) walk.flags |= SIGMA_POST_UNVERIFIED;
+  if (!checked && !(queue == SIGMA_QUEUE_SEND && walk.flags & SIGMA_POST_HAS_INDEX))
+    walk.flags |= SIGMA_POST_UNVERIFIED;
   if (checked) remember_post(&walk, function, PT_REGS_PARM3(ctx), hit.target_flags);
   if (walk.wr) walk_list(&walk);
   return true;

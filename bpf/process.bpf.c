@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 /* exec, fork and exit of traced processes. A process ends when its last thread does. */
 #include "bpf/maps.h"
+#include "bpf/rings.h"
 
 /*
  * Two last threads that exit at once both find no other alive: the first to put its process here
@@ -47,6 +48,24 @@ int BPF_PROG(process_fork, struct task_struct* parent, struct task_struct* child
     bpf_map_update_elem(&targets, &tgid, &fresh, BPF_NOEXIST);
   }
   emit_process(SIGMA_PROCESS_FORK, tgid, 0);
+  return 0;
+}
+
+struct bpf_map;
+static long end_ring_of(struct bpf_map* map, const __u32* number, struct sigma_ring_slot* slot,
+                        void* data) {
+  const __u32* tgid = data;
+  if (slot->kind && slot->tgid == *tgid && !slot->dead) drain_ring(*number, SIGMA_DRAIN_EXIT);
+  return 0;
+}
+
+/* A process that destroys nothing takes its queues along: here its memory is still there. */
+SEC("kprobe/do_exit") int BPF_KPROBE(rings_exit) {
+  __u32 tgid = bpf_get_current_pid_tgid() >> 32;
+  if (!is_target(tgid)) return 0;
+  struct task_struct* task = (struct task_struct*)bpf_get_current_task();
+  if (BPF_CORE_READ(task, signal, live.counter) > 1) return 0;
+  bpf_for_each_map_elem(&ring_slots, end_ring_of, &tgid, 0);
   return 0;
 }
 

@@ -351,6 +351,7 @@ enum sigma_ring_flags {
   SIGMA_RING_NO_COUNTER = 1 << 12, /* completion: wqe_counter is unknown (overwritten by payload) */
   SIGMA_RING_COLLAPSED = 1 << 13,  /* ring: all completions stand in one entry */
   SIGMA_RING_OVERRUN = 1 << 14, /* ring: the consumer's index is not kept, laps cannot be counted */
+  SIGMA_RING_REAL_TIME = 1 << 15, /* completion: `nic_stamp` is the device's real time, no ticks */
 };
 
 struct sigma_ring {

@@ -238,6 +238,61 @@ enum {
   SIGMA_UVERBS_ATTR_UHW_IN = 1 << 12, /* the driver's own part */
   SIGMA_RDMA_DRIVER_MLX5 = 1,
   SIGMA_MLX5_CREATE_QP_DB_ADDR = 8, /* in struct mlx5_ib_create_qp */
+
+  /* For the last look at rings (rings.h). rdma/ib_user_ioctl_cmds.h, ib_user_verbs.h,
+     mlx5_user_ioctl_cmds.h. */
+  SIGMA_COMMAND_BUFFER_NEXT_ATTR = 8, /* libibverbs: end of the attributes so far */
+  SIGMA_UVERBS_OBJECT_CQ = 3,
+  SIGMA_UVERBS_OBJECT_DEVX_OBJ = 0x1001,
+  SIGMA_UVERBS_METHOD_CQ_CREATE = 0,
+  SIGMA_UVERBS_METHOD_CQ_DESTROY = 1,
+  SIGMA_UVERBS_METHOD_QP_DESTROY = 1,
+  SIGMA_UVERBS_METHOD_DEVX_OBJ_CREATE = 0x1000,
+  SIGMA_UVERBS_METHOD_DEVX_OBJ_DESTROY = 0x1001,
+  SIGMA_UVERBS_METHOD_DEVX_OBJ_MODIFY = 0x1002,
+  SIGMA_UVERBS_ATTR_HANDLE = 0, /* of create and destroy, QP and CQ */
+  SIGMA_UVERBS_ATTR_CREATE_QP_SEND_CQ = 4,
+  SIGMA_UVERBS_ATTR_CREATE_QP_RECV_CQ = 5,
+  SIGMA_UVERBS_ATTR_CREATE_QP_TYPE = 9,
+  SIGMA_UVERBS_ATTR_CREATE_CQ_RESP_CQE = 6,
+  SIGMA_UVERBS_ATTR_DEVX_HANDLE = 0x1000,
+  SIGMA_UVERBS_ATTR_DEVX_CMD_IN = 0x1001,
+  SIGMA_UVERBS_ATTR_CORE_IN = 0,
+  SIGMA_UVERBS_ATTR_WRITE_CMD = 2,
+  SIGMA_UVERBS_CMD_RESIZE_CQ = 19,
+  SIGMA_UVERBS_CMD_DESTROY_CQ = 20,
+  SIGMA_UVERBS_CMD_MODIFY_QP = 26,
+  SIGMA_UVERBS_CMD_DESTROY_QP = 27,
+  SIGMA_UVERBS_CMD_NUMBER = 0xff, /* what is not flags */
+  SIGMA_MODIFY_QP_HANDLE = 64,    /* in struct ib_uverbs_modify_qp, as INVOKE_WRITE passes it */
+  SIGMA_MODIFY_QP_MASK = 68,
+  SIGMA_MODIFY_QP_STATE = 96,
+  SIGMA_RESIZE_CQ_HANDLE = 8, /* in struct ib_uverbs_resize_cq; of the destroy commands likewise */
+  SIGMA_IBV_QP_STATE = 1,
+  SIGMA_IBV_QPS_RESET = 0,
+  SIGMA_IBV_QPS_INIT = 1,
+  SIGMA_IBV_QPT_RAW_PACKET = 8,
+  SIGMA_PRM_RST2INIT_QP = 0x502, /* opcodes of firmware commands */
+  SIGMA_PRM_2RST_QP = 0x50a,
+};
+
+/* struct mlx5_ib_create_qp and mlx5_ib_create_cq (rdma/mlx5-abi.h), as far as they are read. */
+struct sigma_mlx5_create_qp {
+  __u64 buf_addr;
+  __u64 db_addr;
+  __u32 sq_wqe_count;
+  __u32 rq_wqe_count;
+  __u32 rq_wqe_shift;
+  __u32 flags;
+  __u32 uidx;
+  __u32 bfreg_index;
+  __u64 sq_buf_addr; /* raw packet queue pairs */
+};
+struct sigma_mlx5_create_cq {
+  __u64 buf_addr;
+  __u64 db_addr;
+  __u32 cqe_size;
+  __u32 reserved;
 };
 
 #endif

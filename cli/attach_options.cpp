@@ -197,13 +197,18 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
   using Posts = AttachOptions::Posts;
   using Completions = AttachOptions::Completions;
   add_choice<Posts>(parser, "--posts", options.posts,
-                    {{"auto", Posts::automatic}, {"probe", Posts::probe}},
-                    "how posts are seen; auto takes the best way for each device")
+                    {{"auto", Posts::automatic}, {"probe", Posts::probe}, {"ring", Posts::ring}},
+                    "how posts are seen: by probes, or in the queues' memory (mlx5). auto: by probes, and, "
+                    "with --completions ring, in memory what no probe sees")
       ->group(kMethod);
   add_choice<Completions>(
       parser, "--completions", options.completions,
-      {{"auto", Completions::automatic}, {"probe", Completions::probe}, {"off", Completions::off}},
-      "how completions are seen; off saves the probe on polls, and operations end as unfinished")
+      {{"auto", Completions::automatic},
+       {"ring", Completions::ring},
+       {"probe", Completions::probe},
+       {"off", Completions::off}},
+      "how completions are seen: in the queues' memory (mlx5), or by a probe on polls. auto: "
+      "by probe; off: operations end as unfinished")
       ->group(kMethod);
   parser
       .add_flag_callback(
@@ -223,6 +228,14 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
       "tracing pauses, and "
       "says so; off never pauses")
       ->type_name("PERCENT|off")
+      ->group(kCost);
+  add_parsed(
+      parser, "--observer-cpu", parse_percent,
+      [&options](double percent) { options.observer_cpu_percent = percent; },
+      "a percentage above 0 and up to 100",
+      "the most that reading queues in memory may take, in percent of a core (default 30). Beyond it "
+      "posts are counted and not read, and the coverage statement says so")
+      ->type_name("PERCENT")
       ->group(kCost);
   add_parsed(
       parser, "--ring-size", parse_ring, [&options](uint64_t bytes) { options.ring_bytes = bytes; },

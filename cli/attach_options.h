@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "attach/tracer.h"
+
 namespace CLI {
 class App;
 }
@@ -32,10 +34,11 @@ struct AttachOptions {
   uint64_t max_size_bytes = 0;                       // of a trace directory; 0: without a bound
   std::optional<uint64_t> hang_ns = 10'000'000'000;  // a trace is marked after this; nullopt: never
 
-  enum class Posts { automatic, probe };
-  enum class Completions { automatic, probe, off };
+  using Posts = TracerOptions::Posts;
+  using Completions = TracerOptions::Completions;
   Posts posts = Posts::automatic;
   Completions completions = Completions::automatic;
+  double observer_cpu_percent = 30;
   bool check_posts = true;
 
   // Of one core for each process; nullopt: no bound.

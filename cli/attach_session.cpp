@@ -20,6 +20,7 @@
 #include "attach/rdma_sysfs.h"
 #include "base/clock.h"
 #include "base/terminal.h"
+#include "output/coverage.h"
 
 namespace sigma {
 namespace {
@@ -158,7 +159,9 @@ TracerOptions AttachSession::tracer_options() const {
   options.selection = selection();
   options.follow_forks = options_.follow_forks;
   options.check_posts = options_.check_posts;
-  options.completions = options_.completions != AttachOptions::Completions::off;
+  options.posts = options_.posts;
+  options.completions = options_.completions;
+  options.observer_cpu = options_.observer_cpu_percent / 100;
   options.ring_bytes = options_.ring_bytes;
   options.budget = options_.budget_percent.value_or(0) / 100;
   options.drain_delay = drain_delay();
@@ -334,6 +337,7 @@ Status AttachSession::finish() {
   }
   if (trace_writer_) info_.counters.trace_overwritten = trace_writer_->records_overwritten();
   info_.remarks = tracer_->statements();
+  for (std::string& line : ring_statements(info_.queue_pairs)) info_.remarks.push_back(std::move(line));
   Status written;
   if (meta_) written = meta_->write(info_);
   if (trace_writer_) {

@@ -418,13 +418,15 @@ TEST_CASE("a flight recorder keeps the newest within its bound, and the control 
   constexpr uint64_t kBound = 4u << 20;
   auto writer = make_writer(folder / "t", {.max_size_bytes = kBound, .cpus = 4});
   const uint32_t busy_cpus = GENERATE(1u, 4u);
+  // Of a CPU, or read from rings: those come on lanes beyond the CPUs'.
+  const auto [type, lane] = GENERATE(std::pair<uint16_t, uint32_t>{SIGMA_POST, 0}, std::pair<uint16_t, uint32_t>{SIGMA_RING_POST, 4});
   RecordMaker maker(12);
   std::vector<Bytes> records;
   uint64_t largest = 0;
   for (int i = 0; i < 200'000; ++i) {
     const bool control = i % 1000 == 0;
     records.push_back(
-        maker.next_of(control ? SIGMA_QP_SEEN : SIGMA_POST, static_cast<uint32_t>(i) % busy_cpus));
+        maker.next_of(control ? uint16_t{SIGMA_QP_SEEN} : type, lane + static_cast<uint32_t>(i) % busy_cpus));
     writer->on_record(records.back());
     if (i % 5000) continue;
     writer->flush();
@@ -443,12 +445,12 @@ TEST_CASE("a flight recorder keeps the newest within its bound, and the control 
   reader->replay(collected);
   std::vector<Bytes> kept, kept_control, control;
   for (const Bytes& record : collected.records) {
-    if (header_of(record).type == SIGMA_POST) kept.push_back(record);
+    if (header_of(record).type == type) kept.push_back(record);
     if (header_of(record).type == SIGMA_QP_SEEN) kept_control.push_back(record);
   }
   std::vector<Bytes> posts;
   for (const Bytes& record : records)
-    (header_of(record).type == SIGMA_POST ? posts : control).push_back(record);
+    (header_of(record).type == type ? posts : control).push_back(record);
   CHECK((kept_control == control));
   // The newest are there, to the last one, and make up most of the bound.
   REQUIRE(kept.size() * sizeof(sigma_post) > kBound / 2);

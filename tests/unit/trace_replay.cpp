@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What a trace tells on replay is what was told live: rows, objects, counters.
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "catch.h"
@@ -164,6 +165,17 @@ TEST_CASE("tables of objects, gaps and counters") {
     window.kind = kind;
     writer->on_record(bytes_of(window));
   }
+  sigma_ring_gap ring_gap{};
+  ring_gap.h = {3'000'003'000, SIGMA_RING_GAP, sizeof ring_gap, 9, 100, 0};
+  ring_gap.begin_ns = 3'000'002'000;
+  ring_gap.end_ns = 3'000'003'000;
+  ring_gap.context = 0x1000;
+  ring_gap.number = 500;
+  ring_gap.first = 65'530;
+  ring_gap.count = 12;
+  ring_gap.kind = SIGMA_RING_SEND;
+  ring_gap.reason = SIGMA_GAP_LAPPED;
+  writer->on_record(bytes_of(ring_gap));
   writer->note_dropped(5);
   writer->note_counter(3'000'000'500, "mlx5_0", 1, "out_of_sequence", 17);
   REQUIRE(writer->finish(trace_meta().info, {}).ok());
@@ -205,8 +217,10 @@ TEST_CASE("tables of objects, gaps and counters") {
   CHECK(mrs[1][4] == "0xabc000");
   CHECK(mrs[1][5] == "4096");
   const auto gaps = table("gaps", [&](RowFile& f) { write_gaps(f, context, replay.gaps()); });
-  REQUIRE(gaps.size() == 3);
-  std::set<std::string> kinds;
-  for (size_t i = 1; i < gaps.size(); ++i) kinds.insert(gaps[i][3]);
-  CHECK((kinds == std::set<std::string>{"dropped", "paused"}));
+  REQUIRE(gaps.size() == 4);
+  std::map<std::string, CsvRow> kinds;
+  for (size_t i = 1; i < gaps.size(); ++i) kinds[gaps[i][3]] = gaps[i];
+  REQUIRE((kinds.contains("dropped") && kinds.contains("paused") && kinds.contains("ring")));
+  CHECK((kinds["ring"] == CsvRow{"1700000002000002000", "1700000002000003000", "node1", "ring", "100", "", "send",
+                                 "500", "65530", "12", "lapped", ""}));
 }

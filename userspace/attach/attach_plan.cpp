@@ -8,8 +8,9 @@ namespace {
 
 bool wanted(const ProbeRow& row, const AttachPolicy& policy) {
   if (row.completion) return policy.completions;
+  if (policy.polls_alone) return false;
   if (row.function == SIGMA_FN_EXECUTE_IOCTL) return policy.library_control;
-  return true;
+  return policy.posts || row.function == SIGMA_FN_CLOSE_DEVICE;
 }
 
 bool wants_return(const ProbeRow& row, const AttachPolicy& policy) {

@@ -4,6 +4,7 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,8 @@
 
 namespace sigma {
 namespace {
+
+constexpr size_t kRingSlotsBytes = SIGMA_RING_SLOTS * sizeof(sigma_ring_slot);
 
 struct SkeletonDeleter {
   void operator()(sigmatrace_bpf* skeleton) const { sigmatrace_bpf__destroy(skeleton); }
@@ -173,10 +176,18 @@ std::string_view to_string(ControlHook hook) {
 }
 
 struct Capture::Impl {
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    if (ring_slots != nullptr) munmap(ring_slots, kRingSlotsBytes);
+  }
+
   Features features;
   LinkForms forms = {LinkForm::perf, LinkForm::perf};
   sigma_config config = {};
   SkeletonPtr skeleton;
+  sigma_ring_slot* ring_slots = nullptr;  // mapped, once asked for
 
   // One probe is placed once, however often the caller asks: (device, inode, offset, pid, program).
   using Place = std::tuple<dev_t, ino_t, uint64_t, pid_t, const char*>;
@@ -555,7 +566,10 @@ Status Capture::attach_process_events() {
   const auto& programs = impl_->skeleton->progs;
   SIGMA_CHECK(impl_->attach_program(programs.process_exec));
   SIGMA_CHECK(impl_->attach_program(programs.process_fork));
-  return impl_->attach_program(programs.process_exit);
+  SIGMA_CHECK(impl_->attach_program(programs.process_exit));
+  // Without it the last moments of queues that nobody destroys are lost, and counted.
+  (void)impl_->attach_program(programs.rings_exit);
+  return {};
 }
 
 // All at once: each close waits for grace periods, which the others then share.
@@ -596,6 +610,14 @@ void Capture::detach(pid_t pid, bool data_path_only) {
 
 int Capture::ring_map_fd() const {
   return bpf_map__fd(impl_->skeleton->maps.records);
+}
+sigma_ring_slot* Capture::ring_slots() const {
+  if (impl_->ring_slots == nullptr) {
+    void* at = mmap(nullptr, kRingSlotsBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                    bpf_map__fd(impl_->skeleton->maps.ring_slots), 0);
+    if (at != MAP_FAILED) impl_->ring_slots = static_cast<sigma_ring_slot*>(at);
+  }
+  return impl_->ring_slots;
 }
 int Capture::queue_pairs_map_fd() const {
   return bpf_map__fd(impl_->skeleton->maps.queue_pairs);

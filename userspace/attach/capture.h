@@ -44,7 +44,9 @@ struct CaptureOptions {
 };
 
 struct AttachPolicy {
+  bool posts = true;            // probe the functions that post (off where rings tell)
   bool completions = true;      // probe poll_cq (off where the ring is observed)
+  bool polls_alone = false;     // the other functions are probed already
   bool returns_allowed = true;  // false: return probes would kill the target (seccomp self-test)
   bool check_posts = true;      // false: save the return probe of posts (--no-post-check)
   bool library_control = true;  // probe execute_ioctl; ignored once a kernel hook is attached
@@ -110,6 +112,8 @@ class Capture {
 
   int ring_map_fd() const;
   int queue_pairs_map_fd() const;
+  // The array of SIGMA_RING_SLOTS slots that BPF and the queue observer share; null: not to be had.
+  sigma_ring_slot* ring_slots() const;
   // mlx5: where the QP's doorbell record is, so that posts get their WQE index. 0 forgets it.
   Status set_doorbell(pid_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr);
   // Sums over the CPUs, indexed by enum sigma_counter.

@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "bpf/records.h"
+#include "bpf/config.h"
 
 namespace sigma {
 namespace {
@@ -33,7 +33,7 @@ int RingReader::on_sample(void* self, void* data, size_t size) {
   const int go_on = --reader.left_ == 0 ? kEnough : 0;
   // The ring's record may be longer than what the header says, never shorter.
   if (size < sizeof *header || header->size < sizeof *header || header->size > size || header->type == 0 ||
-      header->type >= SIGMA_RECORD_TYPES) {
+      (header->type >= SIGMA_RECORD_TYPES && header->type != SIGMA_RING_DRAIN)) {
     ++reader.malformed_;
     return go_on;
   }

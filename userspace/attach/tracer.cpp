@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,6 +30,7 @@
 #include "attach/rdma_sysfs.h"
 #include "base/clock.h"
 #include "resolve/classify.h"
+#include "session/wqe_blocks.h"
 
 namespace sigma {
 namespace {
@@ -63,6 +65,17 @@ bool is_named_as_verbs(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   return name.find("ibverbs") != name.npos || name.find("-rdmav") != name.npos || name.starts_with("libmlx5") ||
          name.starts_with("libmlx4") || name.starts_with("libefa");
+}
+
+// A byte of its program text, as the queue observer would read its queues; else errno says why not.
+bool can_read(pid_t pid, const std::vector<Mapping>& maps) {
+  for (const Mapping& mapping : maps) {
+    if (!mapping.readable || !mapping.executable || mapping.path.empty()) continue;
+    char byte;
+    iovec local{&byte, 1}, remote{reinterpret_cast<void*>(mapping.start), 1};
+    return process_vm_readv(pid, &local, 1, &remote, 1, 0) == 1 || (errno != EPERM && errno != ENOSYS);
+  }
+  return true;
 }
 
 }  // namespace
@@ -105,6 +118,7 @@ Status Tracer::open() {
   SIGMA_ASSIGN(ring_, RingReader::open(capture_->ring_map_fd(),
                                        [this](std::span<const std::byte> record) { on_ring_record(record); }));
 
+  start_observer();
   if (options_.budget > 0) {
     if (auto cost = calibrate(features_); cost.ok()) ns_per_hit_ = options_.check_posts ? cost->checked_ns : cost->post_ns;
   }
@@ -117,7 +131,7 @@ Status Tracer::open() {
   else
     state("libraries mapped later are found by polling: " + watch.error().what);
 
-  if (options_.completions) clocks_ = NicClockSource::open_all(statements_);
+  if (options_.completions != TracerOptions::Completions::off) clocks_ = NicClockSource::open_all(statements_);
   for (const sigma_clock_sample& sample : read_clocks(monotonic_now_ns()))
     push(std::as_bytes(std::span(&sample, 1)));
   for (const pid_t pid : options_.pids) SIGMA_CHECK(add_process(pid));
@@ -146,13 +160,42 @@ Status Tracer::add_process(pid_t pid) {
 // where every probe is a link, a descriptor and 50 ms at its end.
 pid_t Tracer::scope_of(const Target& target) const { return shared_probes_ ? 0 : target.pid; }
 
+bool Tracer::reads_completions() const { return options_.completions == TracerOptions::Completions::ring; }
+
+// Where nobody asks for what stands in memory, nobody reads it.
+void Tracer::start_observer() {
+  using Posts = TracerOptions::Posts;
+  if (options_.posts != Posts::ring && !reads_completions()) return;
+  ObserverOptions options;
+  options.policy.read_posts = options_.posts != Posts::probe;
+  options.policy.probes_tell = options_.posts != Posts::ring;
+  options.policy.read_completions = reads_completions();
+  options.cpu_share = options_.observer_cpu;
+  options.lane = static_cast<uint32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)));
+  options.slots = capture_->ring_slots();
+  if (options.slots == nullptr) {
+    state("mlx5 queues are not read from memory: the map that BPF shares cannot be mapped");
+    return;
+  }
+  observer_ = std::make_unique<Observer>(options);
+}
+
 AttachPolicy Tracer::policy_for(const Target* target) const {
   AttachPolicy policy;
-  policy.completions = options_.completions;
+  policy.completions = options_.completions != TracerOptions::Completions::off;
   policy.check_posts = options_.check_posts;
   // Shared probes are in every process that maps the file: some of those may be filtered.
   policy.returns_allowed = features_.return_probe_under_seccomp || (!shared_probes_ && target && !target->seccomp);
   policy.library_control = !control_hook_;
+  return policy;
+}
+
+// What the library's rings tell needs no probe. Those of queues older than the attach are not known.
+// `target`: nullptr where the probes are for processes to come.
+AttachPolicy Tracer::with_rings(AttachPolicy policy, const LibraryPlan& plan, const Target* target) const {
+  if (!observes() || plan.name != "libmlx5" || (target && (target->older || !target->readable))) return policy;
+  policy.posts = options_.posts != TracerOptions::Posts::ring && !(target && target->ring_mode);
+  if (reads_completions()) policy.completions = false;
   return policy;
 }
 
@@ -202,6 +245,12 @@ void Tracer::look_at_libraries(Target& target) {
     const auto probed = attached_.find(file.key);
     return probed != attached_.end() && probed->second < born;
   });
+  if (!target.looked && has_provider && !all_seen) target.older = true;
+  if (!target.looked && observes() && !can_read(target.pid, *maps)) {
+    target.readable = false;
+    state(fmt::format("process {}: its memory cannot be read ({}): its queues are seen by probes only",
+                                      target.pid, errno_text(errno)));
+  }
   for (const Found& file : found) {
     if (!attach_file(policy_for(&target), file.path, libibverbs, file.key, file.mapped_as, &target)) return;
     tell_uncovered(file.key);
@@ -264,7 +313,10 @@ void Tracer::attach_installed(pid_t pid, const std::string& root, const AttachPo
 // False when `target`, by whose files the path goes, is gone.
 bool Tracer::attach_file(const AttachPolicy& policy, const std::string& path, const std::string& libibverbs,
                          const FileKey& key, std::string mapped_as, const Target* target) {
-  if (!attached_.emplace(key, UINT64_MAX).second) return true;
+  if (!attached_.emplace(key, UINT64_MAX).second) {
+    if (target) add_probes_for_older(*target, key);
+    return true;
+  }
   auto plan = resolver_.plan(path, libibverbs, mapped_as);
   if (target && has_exited(*target)) {  // what fails now fails because the process is gone, and says nothing of the file
     attached_.erase(key);
@@ -281,8 +333,9 @@ bool Tracer::attach_file(const AttachPolicy& policy, const std::string& path, co
   return true;
 }
 
-void Tracer::attach_plan(const AttachPolicy& policy, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
+void Tracer::attach_plan(const AttachPolicy& base, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
                          std::string mapped_as, const Target* target) {
+  const AttachPolicy policy = with_rings(base, *plan, target);
   AttachReport report = capture_->attach(*plan, scope, policy);
   if (!report.failed.empty() && target && has_exited(*target)) return;
   for (const FailedProbe& probe : report.failed)
@@ -294,8 +347,28 @@ void Tracer::attach_plan(const AttachPolicy& policy, const std::shared_ptr<const
   counters_.return_probes_refused += report.without_return.size();
   struct stat status = {};
   stat(plan->path.c_str(), &status);
-  libraries_.push_back({scope, std::move(mapped_as), plan, std::move(report), status.st_dev, status.st_ino});
+  libraries_.push_back({scope, std::move(mapped_as), plan, std::move(report), policy, status.st_dev, status.st_ino});
   if (shared_probes_) libraries_.back().file = Fd(::open(plan->path.c_str(), O_PATH | O_CLOEXEC));
+}
+
+// Probes that serve several processes were chosen for one whose rings are all known.
+void Tracer::add_probes_for_older(const Target& target, const FileKey& key) {
+  for (TracedLibrary& library : libraries_) {
+    if (library.pid != key.pid || library.device != key.device || library.inode != key.inode) continue;
+    AttachPolicy policy = with_rings(policy_for(&target), *library.plan, &target);
+    if (policy.completions <= library.policy.completions && policy.posts <= library.policy.posts) return;
+    if (policy.posts == library.policy.posts) {
+      policy.polls_alone = true;
+    } else {  // what is there stays; what it told, the session has by its index
+      policy.completions &= !library.policy.completions;
+    }
+    library.policy.posts |= policy.posts;
+    library.policy.completions |= policy.completions;
+    const AttachReport report = capture_->attach(*library.plan, key.pid, policy);
+    counters_.probes_failed += report.failed.size();
+    library.report.attached.insert(library.report.attached.end(), report.attached.begin(), report.attached.end());
+    return;
+  }
 }
 
 // Of a file that a target uses: which functions are not covered, and why. Once a plan.
@@ -397,8 +470,18 @@ void Tracer::push(std::span<const std::byte> record) { reorder_.push(record); }
 
 void Tracer::on_ring_record(std::span<const std::byte> record) {
   const auto* header = reinterpret_cast<const sigma_header*>(record.data());
+  last_record_ns_ = header->time_ns;
+  if (header->type == SIGMA_RING_DRAIN) {
+    if (observer_) observer_->on_drain(record);
+    return;
+  }
   if (header->type == SIGMA_PROCESS && record.size() >= sizeof(sigma_process))
     on_process(*reinterpret_cast<const sigma_process*>(record.data()));
+  if (observer_ && header->type == SIGMA_UVERBS) observer_->on_uverbs(record);
+  if (observer_ && header->type == SIGMA_POST && record.size() >= sizeof(sigma_post)) {
+    const auto& post = *reinterpret_cast<const sigma_post*>(record.data());
+    observer_->on_post(post, mlx5_wqe_blocks(post).value_or(uint16_t{0}));
+  }
   push(record);
 }
 
@@ -419,6 +502,7 @@ void Tracer::on_process(const sigma_process& record) {
   } else if (record.kind == SIGMA_PROCESS_EXIT || record.kind == SIGMA_PROCESS_LEFT) {
     if (auto it = targets_.find(pid); it != targets_.end()) it->second.ended = true;
     born_ns_.erase(pid);
+    if (observer_) observer_->on_process_end(record.h.pid, record.h.time_ns);
   }
 }
 
@@ -467,7 +551,10 @@ Status Tracer::poll() {
       if (!watch_ && target.waiting) rescan_.insert(pid);
     }
   }
-  reorder_.release(now_ns);
+  // What is still in the ring buffer comes before what the rings told since.
+  const bool whole = last_drained_ < RingReader::kMaxRecords;
+  if (observer_) observer_->take([this](std::span<const std::byte> record) { push(record); }, whole ? now_ns : 0);
+  reorder_.release(whole ? now_ns : std::min(now_ns, last_record_ns_));
   return {};
 }
 
@@ -492,6 +579,7 @@ void Tracer::govern(Target& target, uint64_t now_ns) {
   const GovernorAction action = target.governor.sample(capture_->target_hits(target.pid), now_ns);
   if (action == GovernorAction::none) return;
   const bool pause = action == GovernorAction::pause;
+  if (pause && to_ring_mode(target)) return;
   if (pause && target.governor.pauses() == 1)
     say_(fmt::format("process {}: probes cost {:.0f}% of a core, more than the budget of {:.0f}%: tracing in windows, "
                      "with pauses (--budget off traces all)",
@@ -511,6 +599,30 @@ void Tracer::push_window(bool pause, pid_t pid, uint64_t now_ns) {
   push(std::as_bytes(std::span(&window, 1)));
 }
 
+// Where the rings tell of posts as well, they do it alone from now on: nothing is missed.
+bool Tracer::to_ring_mode(Target& target) {
+  const auto serves = [&](const TracedLibrary& library) {
+    return library.plan->kind == LibraryKind::provider &&
+           (library.pid == target.pid || library.pid == 0);
+  };
+  const bool all_mlx5 = std::all_of(libraries_.begin(), libraries_.end(), [&](const TracedLibrary& library) {
+    return !serves(library) || library.plan->name == "libmlx5" || library.report.attached.empty();
+  });
+  if (!observes() || shared_probes_ || target.older || !target.readable || !all_mlx5 || options_.posts != TracerOptions::Posts::automatic ||
+      options_.completions == TracerOptions::Completions::probe)
+    return false;
+  say_(fmt::format("process {}: probes on posts cost {:.0f}% of a core, more than the budget of {:.0f}%: its queues "
+                   "tell of posts from now on, with times to within a sampling interval (--budget off keeps the probes)",
+                   target.pid, target.governor.last_cost() * 100, options_.budget * 100));
+  state(fmt::format("process {}: posts are read from its queues since the probes went beyond the budget",
+                                    target.pid));
+  target.ring_mode = true;
+  target.governor = Governor({.budget = 0});
+  switch_data_path(target, false);
+  observer_->set_probed(static_cast<uint32_t>(target.pid), false, "budget");
+  return true;
+}
+
 // The probes go, rather than a flag be set: a trap costs most of what a hit costs.
 void Tracer::switch_data_path(Target& target, bool on) {
   if (!on) {
@@ -518,8 +630,10 @@ void Tracer::switch_data_path(Target& target, bool on) {
     return;
   }
   for (TracedLibrary& library : libraries_)
-    if (library.pid == target.pid && library.plan->kind == LibraryKind::provider)
-      library.report = capture_->attach(*library.plan, library.pid, policy_for(&target));
+    if (library.pid == target.pid && library.plan->kind == LibraryKind::provider) {
+      library.policy = with_rings(policy_for(&target), *library.plan, &target);
+      library.report = capture_->attach(*library.plan, library.pid, library.policy);
+    }
 }
 
 // Probes that serve all processes go for all of them, whichever is beyond its budget: the harm that a trace
@@ -534,7 +648,7 @@ void Tracer::switch_shared_data_path(bool on, uint64_t now_ns) {
       if (library.plan->kind == LibraryKind::libibverbs) continue;
       LibraryPlan plan = *library.plan;
       if (library.file) plan.path = fmt::format("/proc/self/fd/{}", library.file.get());
-      library.report = capture_->attach(plan, 0, policy_for(nullptr));
+      library.report = capture_->attach(plan, 0, library.policy);
     }
     paused_ns_ += now_ns - paused_since_ns_;
   }
@@ -596,6 +710,7 @@ void Tracer::stop() {
       state(drained.error().what);
       break;
     }
+  if (observer_) observer_->stop([this](std::span<const std::byte> record) { push(record); });
   reorder_.flush();
   stopped_ = true;
 }
@@ -637,6 +752,7 @@ void Tracer::add_to(Counters& counters) const {
   counters.work_requests_omitted += bpf[SIGMA_COUNT_WR_OMITTED];
   counters.completions_omitted += bpf[SIGMA_COUNT_WC_OMITTED];
   counters.program_runs_missed += capture_->missed_runs();
+  if (observer_) observer_->add_to(counters);
   counters.records_consumed += ring_->consumed();
   counters.records_malformed += ring_->malformed();
   counters.records_late += reorder_.late();
@@ -659,6 +775,11 @@ void Tracer::add_to(Counters& counters) const {
   counters.paused_ms += paused_ns / 1'000'000;
 }
 
-std::vector<std::string> Tracer::statements() const { return statements_; }
+std::vector<std::string> Tracer::statements() const {
+  std::vector<std::string> all = statements_;
+  if (observer_)
+    for (std::string& line : observer_->statements()) all.push_back(std::move(line));
+  return all;
+}
 
 }  // namespace sigma

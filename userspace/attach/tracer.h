@@ -39,6 +39,7 @@
 #include "base/counters.h"
 #include "base/fd.h"
 #include "base/result.h"
+#include "observe/observer.h"
 #include "resolve/live_objects.h"
 #include "resolve/proc_maps.h"
 #include "resolve/resolver.h"
@@ -50,7 +51,14 @@ struct TracerOptions {
   std::optional<Selection> selection;  // instead of pids: those that run and those to come
   bool follow_forks = false;
   bool check_posts = true;   // see refused posts by a return probe
-  bool completions = true;   // probe poll_cq
+  // Who tells: the probes, or the rings in memory. Rings are mlx5's; elsewhere, and for queues older
+  // than the attach, probes tell whatever is asked. `automatic`: probes; with completions by ring,
+  // posts that no probe tells of are read from memory as well.
+  enum class Posts : uint8_t { automatic, probe, ring };
+  enum class Completions : uint8_t { automatic, probe, ring, off };
+  Posts posts = Posts::automatic;
+  Completions completions = Completions::automatic;
+  double observer_cpu = 0.30;  // share of a core
   size_t ring_bytes = 8u << 20;
   double budget = 0.10;      // share of a core per process; 0: no governor
   std::chrono::milliseconds drain_delay{0};  // slows the reader down, to test loss
@@ -62,6 +70,7 @@ struct TracedLibrary {
   std::string mapped_as;  // the path as the target sees it
   std::shared_ptr<const LibraryPlan> plan;
   AttachReport report;
+  AttachPolicy policy;
   dev_t device = 0;  // of the file: its path is another for each process
   uint64_t inode = 0;
   Fd file{};  // where probes are shared: they come back after a pause, when the process by whose files
@@ -105,6 +114,9 @@ class Tracer {
     bool looked = false;            // its libraries were looked at before
     bool scan_due = false;          // for older objects, when it is its turn
     bool ended = false;
+    bool older = false;             // has objects made before the attach: their rings are not known
+    bool readable = true;           // its memory can be read
+    bool ring_mode = false;         // its probes on posts were too dear: the rings tell
     Governor governor{GovernorOptions{}};
   };
   struct FileKey {
@@ -124,6 +136,7 @@ class Tracer {
                    const FileKey& key, std::string mapped_as, const Target* target);
   void attach_plan(const AttachPolicy& policy, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
                    std::string mapped_as, const Target* target);
+  void add_probes_for_older(const Target& target, const FileKey& key);
   void tell_uncovered(const FileKey& file);
   void find_older_objects(Target& target, const std::string& libibverbs);
   void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
@@ -135,6 +148,7 @@ class Tracer {
   std::vector<sigma_clock_sample> read_clocks(uint64_t now_ns);
   void push_window(bool pause, pid_t pid, uint64_t now_ns);
   void govern(Target& target, uint64_t now_ns);
+  bool to_ring_mode(Target& target);
   void switch_data_path(Target& target, bool on);
   void switch_shared_data_path(bool on, uint64_t now_ns);
   void notice_ends();
@@ -150,6 +164,10 @@ class Tracer {
   static bool has_exited(const Target& target);
   void announce();
   AttachPolicy policy_for(const Target* target) const;
+  AttachPolicy with_rings(AttachPolicy policy, const LibraryPlan& plan, const Target* target) const;
+  void start_observer();
+  bool reads_completions() const;
+  bool observes() const { return observer_ != nullptr; }
   pid_t scope_of(const Target& target) const;
 
   TracerOptions options_;
@@ -159,6 +177,7 @@ class Tracer {
   bool shared_probes_;  // one set of probes for all processes; the filter is BPF's alone
   std::unique_ptr<Capture> capture_;
   std::unique_ptr<RingReader> ring_;
+  std::unique_ptr<Observer> observer_;
   std::optional<LibraryWatch> watch_;
   Reorder reorder_;
   Resolver resolver_;
@@ -183,6 +202,7 @@ class Tracer {
   double ns_per_hit_ = 1000;
   uint64_t last_care_ns_ = 0, last_search_ns_ = 0;
   size_t last_drained_ = 0;
+  uint64_t last_record_ns_ = 0;  // of the ring buffer
   uint64_t watch_losses_ = 0;
   size_t kernel_qps_ = 0;
   bool stopped_ = false;

@@ -85,4 +85,8 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::string plural(uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", human_count(count), noun, count == 1 ? "" : "s");
+}
+
 }  // namespace sigma

@@ -101,6 +101,9 @@ void give_mini(const CompletionRing& ring, CompletionCursor& cursor, Cqe& out) {
   if (ring.layout == CqLayout::compressed_enhanced) ++cursor.since_title;
   const uint16_t step = ring.layout == CqLayout::compressed_enhanced ? cursor.since_title : number;
   out = expand_mini(cursor.title, mini, step);
+  if (ring.layout == CqLayout::compressed_basic && mini.back() == cursor.mark &&
+      number % kMinisPerEntry == kMinisPerEntry - 1)
+    out.has_bytes = false;
   --cursor.left;
   ++cursor.next;
 }
@@ -133,10 +136,10 @@ Standing first_standing(const CompletionRing& ring, const CompletionCursor& curs
 
 Standing standing(const CompletionRing& ring, const CompletionCursor& cursor, const Copies& copies,
                   uint64_t position) {
-  // Arrays have no lap of their own: there the owner must be near.
+  // Arrays have no lap of their own: there the owner must be near, if it says where it is.
   if (ring.layout == CqLayout::compressed_basic)
-    return cursor.counts && cursor.consumed <= position + ring.entries / 4 ? Standing::sure
-                                                                           : Standing::doubtful;
+    return !cursor.counts || cursor.consumed <= position + ring.entries / 4 ? Standing::sure
+                                                                            : Standing::doubtful;
   const uint64_t behind = look_behind(ring);
   if (position == 0) return first_standing(ring, cursor, copies, behind);
 
@@ -152,6 +155,8 @@ Standing standing(const CompletionRing& ring, const CompletionCursor& cursor, co
     }
     const Cqe cqe = decode_cqe(view(entry));
     if (ring.layout == CqLayout::plain) {
+      // Where the device has never written, no lap has passed.
+      if (position < cursor.fresh_until && cqe.kind == CqeKind::invalid) continue;
       if (presence(ring, cursor, entry, cqe, at) != Presence::there) return Standing::doubtful;
     } else if (presence(ring, cursor, entry, cqe, at) == Presence::overwritten) {
       return Standing::doubtful;
@@ -182,6 +187,7 @@ CqNext open_basic(const CompletionRing& ring, CompletionCursor& cursor, const Co
     std::memcpy(cursor.minis.data() + size_t{number} * kMiniCqeBytes, minis.data(), minis.size());
   }
   cursor.title = title;
+  cursor.mark = entry.back();
   cursor.block = cursor.left = static_cast<uint16_t>(count);
   set_anchor(cursor, cursor.next, entry);
   give_mini(ring, cursor, out);

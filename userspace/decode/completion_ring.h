@@ -3,26 +3,31 @@
 //
 // An entry is there when its opcode is valid and its owner bit is the parity of its lap. That alone
 // does not tell a lap from two more, nor an entry that was being written while it was copied:
-//   - each entry is copied twice, and counts when both copies agree: the device writes an entry once,
-//     so what has stopped changing is whole, and what agrees in both is not half of two;
-//   - the entry before it must still stand: where the next lap has begun to overwrite, an old owner bit
-//     may be in both copies. So copy from copy_from() on, not from `next`;
-//   - laps are counted by the consumer index of the CQ's doorbell record where the owner keeps it
+//   - Each entry is copied twice, and counts when both copies agree: the device writes an entry once,
+//     so what has stopped changing is whole, and what agrees in both is not half of two.
+//   - Entries are written in order: while the one before it stands in the second copy, the next lap
+//     had not begun to overwrite an entry in the first. So copies begin before `next`: copy_from.
+//     The very first entry is certain while the owner is in the ring's first quarter; where the
+//     owner keeps no index, while the first lap has not ended, as far as the copy shows it.
+//   - Laps are counted by the consumer index of the CQ's doorbell record where the owner keeps it
 //     (libmlx5 does; UCX built without assertions, and collapsed rings, do not). Elsewhere the last
-//     entry read is looked at again (`anchor`): while it stands, no lap has passed. Entries of the
-//     enhanced compressed layout have a lap count of 8 bits.
+//     entry read is looked at again (`anchor`): while it stands, no lap has passed.
 //
-// Compressed rings. Basic layout: a title entry of format 3 says (byte_cnt) for how many
-// completions it stands; arrays of 8 mini entries stand at the title's position + 1 and at + 8, +
-// 16, ...: the session covers as many entries as completions, and is certain while the owner is no
-// more than a quarter of the ring past it (assumes that the device never has three quarters of it
-// unconsumed). (Linux, drivers/net/ethernet/mellanox/mlx5/core/ en_rx.c, mlx5e_read_mini_arr_slot
-// and its callers.) Enhanced layout: each block is one entry of format 3 with up to 7 mini entries,
-// their number less one in the opcode's place, and covers as many entries; its title is the last
-// ordinary entry before it; the lap count stands in the signature's place. (The same file,
-// mlx5e_decompress_enhanced_cqe; openucx/ucx, src/uct/ib/mlx5/ib_mlx5.c,
-// uct_ib_mlx5_iface_cqe_unzip: it marks the entries that a block covers, in place, so only the walk
-// from the block on tells them from blocks.)
+// Compressed rings, basic layout. A title of format 3 says (byte_cnt) for how many completions it
+// stands; arrays of 8 mini entries stand at its position + 1, + 8, + 16, ...; the session covers as
+// many entries as completions (Linux, drivers/net/ethernet/mellanox/mlx5/core/en_rx.c,
+// mlx5e_read_mini_arr_slot and its callers). Arrays have no lap. What is read is certain while the
+// owner is no more than a quarter of the ring past it, if the device never has three quarters of
+// the ring unconsumed; or, where the owner keeps no index, if a session is written at one go.
+// UCX 1.13 marks the entries of a session as it goes through it (openucx/ucx,
+// src/uct/ib/mlx5/ib_mlx5.c, uct_ib_mlx5_iface_cqe_unzip at v1.13.0): over the low byte of every
+// eighth byte count, which is then unknown.
+//
+// Enhanced layout. Each block is one entry of format 3 with up to 7 mini entries, their number less
+// one in the opcode's place, and covers as many entries; its title is the last ordinary entry
+// before it; a lap count of 8 bits stands in the signature's place (en_rx.c,
+// mlx5e_decompress_enhanced_cqe). UCX marks the entries that a block covers like blocks (the same
+// function at v1.18), so only a walk that comes from the block tells them from blocks.
 //
 // Positions count entries since the ring's life began. One thread a ring.
 #pragma once
@@ -52,6 +57,9 @@ struct CompletionCursor {
   uint64_t next = 0;      // position of the next entry
   uint64_t consumed = 0;  // by the owner, where it says so
   bool counts = false;    // `consumed` is kept
+  // A ring that a resize put in place begins in mid-count: before this position its slots are in
+  // their first lap, and those that nobody has written yet are marked invalid.
+  uint64_t fresh_until = 0;
   // The last entry read, to see whether a lap has passed; not the two bytes that readers may
   // change.
   bool has_anchor = false;
@@ -64,6 +72,7 @@ struct CompletionCursor {
   uint16_t block = 0;        // completions of the block that is being given out
   uint16_t left = 0;         // of these, not yet given out
   Cqe title;
+  std::byte mark{};  // basic layout: the title's last byte, with which UCX marks the others
   std::array<std::byte, kMaxSession * kMiniCqeBytes> minis{};
 };
 

@@ -31,6 +31,52 @@ std::vector<std::string> coverage_statement(const Counters& counters,
   return statement;
 }
 
+namespace {
+
+// "1,200 of 1,204 blocks"
+std::string share(uint64_t seen, uint64_t missed) {
+  return fmt::format("{} of {} blocks", human_count(seen), human_count(seen + missed));
+}
+
+}  // namespace
+
+std::vector<std::string> ring_statements(std::span<const std::shared_ptr<const QueuePair>> queue_pairs) {
+  size_t read = 0, probed = 0;
+  Observed all;
+  std::vector<const QueuePair*> incomplete;
+  for (const auto& qp : queue_pairs) {
+    if (!qp->observed) continue;
+    const Observed& ring = *qp->observed;
+    ++(ring.seen + ring.missed > 0 ? read : probed);
+    all.seen += ring.seen;
+    all.missed += ring.missed;
+    all.by_margin += ring.by_margin;
+    all.by_posterior += ring.by_posterior;
+    if (ring.missed > 0 || ring.modulo) incomplete.push_back(qp.get());
+  }
+  std::vector<std::string> lines;
+  if (probed > 0)
+    lines.push_back(plural(probed, "queue pair") + ": posts by probe or none, completions from memory");
+  if (read > 0)
+    lines.push_back(fmt::format(
+        "{} read from memory: {} seen; requests certified by the doorbell's distance: {}, by a later doorbell: {}",
+        plural(read, "queue pair"), share(all.seen, all.missed), human_count(all.by_margin),
+        human_count(all.by_posterior)));
+  std::stable_sort(incomplete.begin(), incomplete.end(), [](const QueuePair* a, const QueuePair* b) {
+    return a->observed->missed > b->observed->missed;
+  });
+  for (size_t i = 0; i < incomplete.size() && i < kMaxRingStatements; ++i) {
+    const QueuePair& qp = *incomplete[i];
+    const Observed& ring = *qp.observed;
+    lines.push_back(fmt::format("{} QP {} of process {}: {} seen, {}{}", qp.device, qp.qp_num, qp.pid,
+                                share(ring.seen, ring.missed), plural(ring.gaps, "gap"),
+                                ring.modulo ? ", counts known modulo 65,536 only" : ""));
+  }
+  if (incomplete.size() > kMaxRingStatements)
+    lines.push_back(plural(incomplete.size() - kMaxRingStatements, "more queue pair") + " with gaps");
+  return lines;
+}
+
 std::string_view to_string(Severity severity) {
   switch (severity) {
     case Severity::info:

@@ -2,12 +2,14 @@
 // The coverage statement: what was not seen, in plain words. Every output shows it.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/counters.h"
+#include "session/operation.h"
 
 namespace sigma {
 
@@ -23,6 +25,11 @@ std::vector<CoverageLine> coverage_lines(const Counters& counters);
 // covered and why, say). "nothing known to be missing" when there are neither.
 std::vector<std::string> coverage_statement(const Counters& counters,
                                             std::span<const std::string> remarks);
+
+// Remarks: which queue pairs were read from memory, how much of what they posted was seen, and by which
+// certificate (decode/send_ring.h); then, worst first, those of which something was missed.
+std::vector<std::string> ring_statements(std::span<const std::shared_ptr<const QueuePair>> queue_pairs);
+inline constexpr size_t kMaxRingStatements = 8;  // of single queue pairs; the rest is counted
 
 inline constexpr std::string_view kNothingMissing = "nothing known to be missing";
 

@@ -158,4 +158,14 @@ std::string_view ring_mode_name(uint8_t mode) {
   return mode < std::size(kNames) ? kNames[mode] : "";
 }
 
+std::string_view ring_kind_name(uint8_t kind) {
+  constexpr std::string_view kNames[] = {"", "send", "completion"};
+  return kind < std::size(kNames) ? kNames[kind] : "";
+}
+
+std::string_view gap_reason_name(uint8_t reason) {
+  constexpr std::string_view kNames[] = {"", "lapped", "uncertain", "unreadable", "counted", "ended"};
+  return reason < std::size(kNames) ? kNames[reason] : "";
+}
+
 }  // namespace sigma

@@ -31,5 +31,7 @@ std::string address_text(const Address& address);
 
 std::string_view ring_origin_name(uint8_t origin);  // enum sigma_ring_origin
 std::string_view ring_mode_name(uint8_t mode);      // enum sigma_ring_mode
+std::string_view ring_kind_name(uint8_t kind);      // enum sigma_ring_kind
+std::string_view gap_reason_name(uint8_t reason);   // enum sigma_gap_reason
 
 }  // namespace sigma

@@ -37,10 +37,6 @@ std::string opcode_name(Opcode opcode, Queue queue) {
   return std::string(name.empty() ? name_of(queue) : name);
 }
 
-std::string plural(uint64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", human_count(count), noun, count == 1 ? "" : "s");
-}
-
 bool operator!=(const Address& a, const Address& b) {
   return a.gid != b.gid || a.lid != b.lid;
 }

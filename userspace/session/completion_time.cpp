@@ -21,6 +21,18 @@ CompletionTime CompletionTimes::of(const Device& device, const sigma_completion&
   return {.ns = wc.h.time_ns};
 }
 
+CompletionTime CompletionTimes::of(const Device& device, const sigma_ring_completion& cqe) {
+  if (cqe.flags & SIGMA_RING_NIC_STAMP)
+    if (const auto time = of_stamp(device, cqe.flags & SIGMA_RING_REAL_TIME, cqe.nic_stamp,
+                                   cqe.complete_ns + cqe.complete_error_ns))
+      return *time;
+  return interval_of(cqe);
+}
+
+CompletionTime CompletionTimes::interval_of(const sigma_ring_completion& cqe) {
+  return {cqe.complete_ns, cqe.complete_error_ns, CompleteSource::ring};
+}
+
 std::optional<CompletionTime> CompletionTimes::of_stamp(const Device& device, bool real_time,
                                                         uint64_t stamp, uint64_t seen_ns) {
   if (real_time) {
@@ -44,6 +56,12 @@ CompletionTime CompletionTimes::refuse(const sigma_completion& wc) {
   --counters_.nic_stamps_used;
   ++counters_.nic_stamps_refused;
   return {.ns = wc.h.time_ns};
+}
+
+CompletionTime CompletionTimes::refuse(const sigma_ring_completion& cqe) {
+  --counters_.nic_stamps_used;
+  ++counters_.nic_stamps_refused;
+  return interval_of(cqe);
 }
 
 }  // namespace sigma

@@ -109,7 +109,7 @@ class Correlator {
   void infer_until(Qp& qp, size_t end, const sigma_ring_completion& cqe);
   void pop(Qp& qp, Queue side);
   void note_reported(Qp& qp, const Pending& pending);
-  void stamp(Operation& operation, const sigma_ring_completion& cqe);
+  void stamp(Operation& operation);
   void apply(Operation& operation, const sigma_ring_completion& cqe);
 
   // Building an operation: from what was posted, then from the completion, then to the sink.

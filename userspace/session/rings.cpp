@@ -313,9 +313,12 @@ bool Correlator::take_ring_send(Qp& qp, const sigma_ring_completion& cqe, uint64
     if (!maybe && queue.signalled(pending).value_or(true)) maybe = i;
   }
   const std::optional<size_t> found = exact ? exact : maybe;
+  const bool reported = found && queue[*found].is_operation();
+  completed_ = reported ? times_.of(*qp.device, cqe) : CompletionTimes::interval_of(cqe);
+  if (found || before > 0) qp.send_moved_ns = std::max<uint64_t>(qp.send_moved_ns, cqe.h.time_ns);
   infer_until(qp, found.value_or(before), cqe);
   if (!found) return false;
-  if (!queue[0].is_operation()) return pop(qp, Queue::send), true;
+  if (!reported) return pop(qp, Queue::send), true;
   Operation& operation = begin(&qp, Queue::send, queue[0], &queue);
   apply(operation, cqe);
   emit(operation);
@@ -336,7 +339,7 @@ void Correlator::infer_until(Qp& qp, size_t end, const sigma_ring_completion& cq
     const bool own = in_error || (cqe.status != IBV_WC_SUCCESS &&
                                   qp.send.signalled(passed).value_or(false));
     Operation& operation = begin(&qp, Queue::send, passed, &qp.send);
-    stamp(operation, cqe);
+    stamp(operation);
     operation.complete_source = CompleteSource::inferred;
     if (own)
       operation.flags |= kAmbiguous;
@@ -356,6 +359,7 @@ void Correlator::complete_ring_recv(Qp& qp, const sigma_ring_completion& cqe) {
     if (match.kind != SharedQueue::Match::found)
       return complete_ring_unseen(qp, Queue::recv, cqe);
     --pending_;
+    completed_ = times_.of(*qp.device, cqe);
     Operation& operation = begin(&qp, Queue::recv, match.pending, nullptr);
     apply(operation, cqe);
     return emit(operation);
@@ -370,10 +374,11 @@ void Correlator::complete_ring_recv(Qp& qp, const sigma_ring_completion& cqe) {
     return complete_ring_unseen(qp, Queue::recv, cqe);
   }
   if (at >= queue.size()) return complete_ring_unseen(qp, Queue::recv, cqe);
+  completed_ = times_.of(*qp.device, cqe);
   // Completed, and missed: as what is not known.
   for (size_t i = 0; i < at; ++i) {
     Operation& operation = begin(&qp, Queue::recv, queue[0], &queue);
-    stamp(operation, cqe);
+    stamp(operation);
     operation.complete_source = CompleteSource::inferred;
     operation.flags |= kAmbiguous;
     if (cqe.status == IBV_WC_SUCCESS) operation.status = IBV_WC_SUCCESS;
@@ -395,10 +400,12 @@ void Correlator::complete_ring_unseen(Qp& qp, Queue side, const sigma_ring_compl
   } else {
     ++counters_.receives_without_post;
   }
+  completed_ = times_.of(*qp.device, cqe);
   Operation& operation = begin(&qp, side, cqe.h.pid);
   operation.source = Source::ring;
   if (cqe.tier != SIGMA_TIER_NONE) operation.tier = cqe.tier;
   operation.initiator = Initiator::unknown;
+  if (side == Queue::recv) operation.opcode = Opcode::recv;  // until the completion says more
   if (side == Queue::send && !(cqe.flags & SIGMA_RING_NO_COUNTER))
     operation.index = qp.ring.extend(cqe.wqe_counter);
   apply(operation, cqe);
@@ -426,22 +433,28 @@ void Correlator::give_up_waiting(Qp& qp) {
 
 // ---- what a completion says ---------------------------------------------------------------------
 
-// When. A request cannot have been posted after it completed: that narrows its interval.
-void Correlator::stamp(Operation& operation, const sigma_ring_completion& cqe) {
-  operation.complete_ns = cqe.complete_ns;
-  operation.complete_error_ns = cqe.complete_error_ns;
-  operation.complete_source = CompleteSource::ring;
+// When, by completed_. A request cannot have been posted after it completed: that narrows its
+// interval.
+void Correlator::stamp(Operation& operation) {
+  operation.complete_ns = completed_.ns;
+  operation.complete_error_ns = completed_.error_ns;
+  operation.complete_source = completed_.source;
   if (!operation.time_ns || !operation.time_error_ns) return;
   const uint64_t begin = *operation.time_ns - *operation.time_error_ns;
   const uint64_t end = *operation.time_ns + *operation.time_error_ns;
-  const uint64_t latest = *operation.complete_ns + *operation.complete_error_ns;
+  const uint64_t latest = completed_.ns + completed_.error_ns.value_or(0);
   if (latest >= end || latest < begin) return;
   operation.time_error_ns = (latest - begin) / 2;
   operation.time_ns = begin + *operation.time_error_ns;
 }
 
 void Correlator::apply(Operation& operation, const sigma_ring_completion& cqe) {
-  stamp(operation, cqe);
+  // A stamp before the post is not of this request's completion.
+  if (completed_.source == CompleteSource::nic && operation.time_ns &&
+      completed_.ns + completed_.error_ns.value_or(0) <
+          *operation.time_ns - operation.time_error_ns.value_or(0))
+    completed_ = times_.refuse(cqe);
+  stamp(operation);
   operation.status = cqe.status;
   if (cqe.status != IBV_WC_SUCCESS) operation.vendor_err = cqe.vendor_err;
   if (operation.time_ns && *operation.time_ns <= *operation.complete_ns)

@@ -144,6 +144,12 @@ constexpr Column<TraceGap> kGaps[] = {
     COLUMN("kind", Text(to_string(o.kind))),
     COLUMN("pid", o.pid ? number(o.pid) : Text()),
     COLUMN("records", o.records ? number(o.records) : Text()),
+    COLUMN("ring", Text(ring_kind_name(o.ring.kind))),
+    COLUMN("number", o.ring.kind ? number(o.ring.number) : Text()),
+    COLUMN("first_index", o.ring.kind ? number(o.ring.first) : Text()),
+    COLUMN("entries", o.ring.kind ? number(o.ring.entries) : Text()),
+    COLUMN("reason", Text(gap_reason_name(o.ring.reason))),
+    COLUMN("flags", Text(o.ring.modulo ? "modulo" : "")),
 };
 
 constexpr Column<NoteCounter> kCounterColumns[] = {

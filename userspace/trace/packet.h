@@ -27,13 +27,14 @@ using Uuid = std::array<uint8_t, 16>;
 
 inline constexpr uint32_t kStreamCpu = 0;      // one stream per CPU: posts and completions
 inline constexpr uint32_t kStreamControl = 1;  // everything else, and what the tracer knows itself
+inline constexpr uint32_t kStreamRings = 2;    // what was read from queues in memory: of no CPU
 
 #pragma pack(push, 1)
 struct PacketHead {
   uint32_t magic;
   Uuid uuid;
-  uint32_t stream_id;           // kStreamCpu, kStreamControl
-  uint64_t stream_instance_id;  // the CPU; 0 for control
+  uint32_t stream_id;           // kStreamCpu, kStreamControl, kStreamRings
+  uint64_t stream_instance_id;  // the CPU; else 0
   uint64_t timestamp_begin;
   uint64_t timestamp_end;
   uint64_t content_bits;

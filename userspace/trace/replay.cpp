@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "output/coverage.h"
+
 namespace sigma {
 namespace {
 
@@ -34,6 +36,8 @@ std::string_view to_string(TraceGap::Kind kind) {
       return "missing";
     case TraceGap::Kind::overwritten:
       return "overwritten";
+    case TraceGap::Kind::ring:
+      return "ring";
   }
   return "";
 }
@@ -49,15 +53,17 @@ void Replay::run(unsigned threads) {
   reader_.replay(*this, threads);
   session_.finish(reader_.last_ns());
   for (const auto& [pid, begin_ns] : paused_)
-    add_gap({TraceGap::Kind::paused, begin_ns, reader_.last_ns(), pid, 0});
+    add_gap({TraceGap::Kind::paused, begin_ns, reader_.last_ns(), pid, 0, {}});
   for (const Discard& discard : reader_.discards())
-    add_gap({TraceGap::Kind::dropped, discard.begin_ns, discard.end_ns, 0, discard.records});
+    add_gap({TraceGap::Kind::dropped, discard.begin_ns, discard.end_ns, 0, discard.records, {}});
   std::stable_sort(gaps_.begin(), gaps_.end(),
                    [](const TraceGap& a, const TraceGap& b) { return a.begin_ns < b.begin_ns; });
 }
 
 void Replay::on_record(std::span<const std::byte> record) {
-  if (as<sigma_header>(record).type == SIGMA_WINDOW) on_window(as<sigma_window>(record));
+  const uint16_t type = as<sigma_header>(record).type;
+  if (type == SIGMA_WINDOW) on_window(as<sigma_window>(record));
+  if (type == SIGMA_RING_GAP) on_ring_gap(as<sigma_ring_gap>(record));
   session_.on_record(record);
 }
 
@@ -67,15 +73,29 @@ void Replay::on_window(const sigma_window& window) {
   } else if (window.kind == SIGMA_WINDOW_RESUME) {
     const auto begun = paused_.find(window.h.pid);
     if (begun == paused_.end()) return;
-    add_gap({TraceGap::Kind::paused, begun->second, window.h.time_ns, window.h.pid, 0});
+    add_gap({TraceGap::Kind::paused, begun->second, window.h.time_ns, window.h.pid, 0, {}});
     paused_.erase(begun);
   }
+}
+
+void Replay::on_ring_gap(const sigma_ring_gap& gap) {
+  add_gap({.kind = TraceGap::Kind::ring,
+           .begin_ns = std::min(gap.begin_ns, gap.end_ns),
+           .end_ns = gap.end_ns,
+           .pid = gap.h.pid,
+           .records = 0,
+           .ring = {.kind = gap.kind,
+                    .reason = gap.reason,
+                    .number = gap.number,
+                    .first = gap.first,
+                    .entries = gap.count,
+                    .modulo = (gap.flags & SIGMA_RING_MODULO) != 0}});
 }
 
 // Session must not trust the order across a hole: to it, nothing was traced there.
 void Replay::on_hole(uint64_t begin_ns, uint64_t end_ns, uint64_t records) {
   add_gap({reader_.meta().max_size_bytes ? TraceGap::Kind::overwritten : TraceGap::Kind::missing,
-           begin_ns, end_ns, 0, records});
+           begin_ns, end_ns, 0, records, {}});
   sigma_window window{};
   window.h.type = SIGMA_WINDOW;
   window.h.size = sizeof window;
@@ -138,9 +158,11 @@ TraceInfo Replay::info() const {
   info.counters.trace_overwritten += damage.overwritten;
   for (const std::string& description : damage.descriptions)
     info.remarks.push_back("the trace is damaged: " + description);
-  if (!meta.info.complete)
+  if (!meta.info.complete) {
+    for (std::string& line : ring_statements(info.queue_pairs)) info.remarks.push_back(std::move(line));
     info.remarks.emplace_back(
         "the tracer did not end in order: what it knew beyond the records is not in the trace");
+  }
   return info;
 }
 

@@ -27,10 +27,19 @@ struct TraceGap {
     dropped,      // records found no room in the ring buffer
     missing,      // records are not in the trace, which is cut off or damaged
     overwritten,  // by newer ones: flight recorder
+    ring,         // entries of a queue's ring were not read, or not for certain
   } kind = Kind::paused;
   uint64_t begin_ns = 0, end_ns = 0;
   uint32_t pid = 0;      // 0: every process
   uint64_t records = 0;  // 0 where that cannot be known
+  // Of a ring: `entries` from index `first` on, WQEBBs of a send ring, else CQEs.
+  struct Ring {
+    uint8_t kind = 0;    // enum sigma_ring_kind; 0: of no ring
+    uint8_t reason = 0;  // enum sigma_gap_reason
+    uint32_t number = 0;  // QP or CQ
+    uint64_t first = 0, entries = 0;
+    bool modulo = false;  // known modulo 65,536 only
+  } ring;
 };
 std::string_view to_string(TraceGap::Kind kind);
 
@@ -65,6 +74,7 @@ class Replay final : public TraceVisitor {
  private:
   void add_gap(const TraceGap& gap);
   void on_window(const sigma_window& window);
+  void on_ring_gap(const sigma_ring_gap& gap);
 
   TraceReader& reader_;
   std::unordered_map<uint32_t, std::string> devices_, comms_;

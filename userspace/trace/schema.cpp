@@ -426,9 +426,9 @@ constexpr auto kCounter = std::to_array<Field>({
 });
 
 constexpr auto kSchemas = std::to_array<RecordSchema>({
-    {SIGMA_POST, "post", sizeof(sigma_post), kPost, Tail::none, true},
-    {SIGMA_POST_RESULT, "post_result", sizeof(sigma_post_result), kPostResult, Tail::none, true},
-    {SIGMA_COMPLETION, "completion", sizeof(sigma_completion), kCompletion, Tail::none, true},
+    {SIGMA_POST, "post", sizeof(sigma_post), kPost, Tail::none, kStreamCpu},
+    {SIGMA_POST_RESULT, "post_result", sizeof(sigma_post_result), kPostResult, Tail::none, kStreamCpu},
+    {SIGMA_COMPLETION, "completion", sizeof(sigma_completion), kCompletion, Tail::none, kStreamCpu},
     {SIGMA_UVERBS, "uverbs", sizeof(sigma_uverbs), kUverbs, Tail::uverbs},
     {SIGMA_QP_SEEN, "qp_seen", sizeof(sigma_qp_seen), kQpSeen},
     {SIGMA_CONTEXT, "context", sizeof(sigma_context), kContext},
@@ -436,17 +436,19 @@ constexpr auto kSchemas = std::to_array<RecordSchema>({
     {SIGMA_MR_SEEN, "mr_seen", sizeof(sigma_mr_seen), kMrSeen},
     {SIGMA_QP_PEER, "qp_peer", sizeof(sigma_qp_peer), kQpPeer},
     {SIGMA_WINDOW, "window", sizeof(sigma_window), kWindow},
-    {SIGMA_CLOCK_SAMPLE, "clock_sample", sizeof(sigma_clock_sample), kClockSample, Tail::none, true},
+    {SIGMA_CLOCK_SAMPLE, "clock_sample", sizeof(sigma_clock_sample), kClockSample, Tail::none, kStreamCpu},
     {SIGMA_RING, "ring", sizeof(sigma_ring), kRing},
-    // Not of a CPU: their readers have a lane of their own in the order of records.
-    {SIGMA_RING_POST, "ring_post", sizeof(sigma_ring_post), kRingPost},
-    {SIGMA_RING_COMPLETION, "ring_completion", sizeof(sigma_ring_completion), kRingCompletion},
-    {SIGMA_RING_GAP, "ring_gap", sizeof(sigma_ring_gap), kRingGap},
+    {SIGMA_RING_POST, "ring_post", sizeof(sigma_ring_post), kRingPost, Tail::none,
+     kStreamRings},
+    {SIGMA_RING_COMPLETION, "ring_completion", sizeof(sigma_ring_completion), kRingCompletion, Tail::none,
+     kStreamRings},
+    {SIGMA_RING_GAP, "ring_gap", sizeof(sigma_ring_gap), kRingGap, Tail::none,
+     kStreamRings},
     {kNoteDevice, "note_device", sizeof(NoteDevice), kDevice},
     {kNoteComm, "note_comm", sizeof(NoteComm), kComm},
     {kNoteFact, "note_fact", sizeof(NoteFact), kFact},
     {kNoteMark, "note_mark", sizeof(NoteMark), kMark},
-    {kNoteCounter, "note_counter", sizeof(NoteCounter), kCounter, Tail::none, true},
+    {kNoteCounter, "note_counter", sizeof(NoteCounter), kCounter, Tail::none, kStreamCpu},
 });
 
 constexpr bool tiles(std::span<const Field> fields, size_t begin, size_t end) {

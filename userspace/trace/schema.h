@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "bpf/records.h"
+#include "trace/packet.h"
 
 namespace sigma {
 
@@ -44,7 +45,9 @@ struct RecordSchema {
   uint16_t size;                  // of the fixed part, header included
   std::span<const Field> fields;  // from the header's end to `size`, without holes
   Tail tail = Tail::none;
-  bool data_path = false;  // of the many: kept in the stream of its CPU, and overwritten with it
+  // Where it is kept. The many are in streams that a flight recorder overwrites: of their CPU, or of
+  // what was read from rings.
+  uint32_t stream = kStreamControl;
 };
 
 std::span<const RecordSchema> record_schemas();

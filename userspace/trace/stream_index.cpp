@@ -28,7 +28,7 @@ const char* reject_packet(std::span<const std::byte> bytes, const Uuid& uuid, Pa
   std::memcpy(head, bytes.data(), sizeof *head);
   if (head->magic != kCtfMagic) return "no packet begins here";
   if (head->uuid != uuid) return "belongs to another trace";
-  if (head->stream_id != kStreamCpu && head->stream_id != kStreamControl) return "unknown stream";
+  if (head->stream_id > kStreamRings) return "unknown stream";
   const uint64_t size = head->packet_bits / 8;
   if (head->packet_bits % 8 || head->content_bits != head->packet_bits || size < sizeof *head)
     return "impossible size";

@@ -140,6 +140,8 @@ bool is_stream_name(std::string_view name) {
   };
   if (name.starts_with("control"))
     name.remove_prefix(7);
+  else if (name.starts_with("rings"))
+    name.remove_prefix(5);
   else if (name.starts_with("cpu"))
     if (name.remove_prefix(3); !number()) return false;
   if (name.empty()) return true;

@@ -15,7 +15,7 @@
 
 namespace sigma {
 
-// "cpu12", "control", and their segments "cpu12.3".
+// "cpu12", "rings", "control", and their segments "cpu12.3".
 bool is_stream_name(std::string_view name);
 
 class TraceDir {

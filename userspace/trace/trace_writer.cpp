@@ -85,14 +85,16 @@ TraceWriter::~TraceWriter() {
 
 Status TraceWriter::open_streams(unsigned cpus) {
   const size_t segments = meta_.max_size_bytes ? kSegments : 1;
-  allow_open_files(cpus * segments + 256);
+  allow_open_files((cpus + 1) * segments + 256);
   control_.id = kStreamControl;
   SIGMA_CHECK(open_stream(control_, "control", 1));
-  cpus_.resize(cpus);
+  cpus_.resize(cpus + 1);
   for (uint32_t cpu = 0; cpu < cpus; ++cpu) {
     cpus_[cpu].cpu = cpu;
     SIGMA_CHECK(open_stream(cpus_[cpu], fmt::format("cpu{}", cpu), segments));
   }
+  cpus_.back().id = kStreamRings;
+  SIGMA_CHECK(open_stream(cpus_.back(), "rings", segments));
   // At once, so that a folder that cannot be written is noticed at the start.
   begin_segment(control_);
   if (error_) return *error_;
@@ -118,8 +120,13 @@ void TraceWriter::on_record(std::span<const std::byte> record) {
   }
   sigma_header header;
   std::memcpy(&header, record.data(), sizeof header);
-  const bool data_path = schema_of(header.type)->data_path && header.cpu < cpus_.size();
-  add(data_path ? cpus_[header.cpu] : control_, record.first(*bytes));
+  add(stream_of(header.type, header.cpu), record.first(*bytes));
+}
+
+TraceWriter::Stream& TraceWriter::stream_of(uint16_t type, uint32_t cpu) {
+  const uint32_t id = schema_of(type)->stream;
+  if (id == kStreamRings) return cpus_.back();
+  return id == kStreamCpu && cpu + 1 < cpus_.size() ? cpus_[cpu] : control_;
 }
 
 void TraceWriter::add(Stream& stream, std::span<const std::byte> record) {
@@ -285,7 +292,7 @@ void TraceWriter::add_note(Note& note, NoteType type, uint64_t time_ns) {
   note.h.type = type;
   note.h.size = sizeof note;
   note.h.pid = static_cast<uint32_t>(getpid());
-  add(schema_of(type)->data_path ? cpus_[0] : control_, std::as_bytes(std::span(&note, 1)));
+  add(stream_of(type, 0), std::as_bytes(std::span(&note, 1)));
 }
 
 void TraceWriter::note_device(uint32_t rdev, std::string_view device) {

@@ -109,6 +109,7 @@ class TraceWriter {
 
   Status open_streams(unsigned cpus);
   Status open_stream(Stream& stream, const std::string& name, size_t segments);
+  Stream& stream_of(uint16_t type, uint32_t cpu);
   void add(Stream& stream, std::span<const std::byte> record);
   template <typename Note>
   void add_note(Note& note, NoteType type, uint64_t time_ns);
@@ -124,7 +125,7 @@ class TraceWriter {
 
   TraceDir dir_;
   TraceMeta meta_;
-  std::vector<Stream> cpus_;
+  std::vector<Stream> cpus_;  // and, as the last, that of the rings
   Stream control_;
   size_t packet_bytes_ = kPacketBytes;
   uint64_t start_ns_ = 0;

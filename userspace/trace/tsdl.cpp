@@ -156,10 +156,10 @@ struct uverbs_attr {{
       uuid_text(options.uuid), quoted(options.node), quoted(options.kernel),
       quoted(options.tool_version), SIGMA_RECORD_VERSION, offset_ns / 1'000'000'000,
       offset_ns % 1'000'000'000, declare_all(uverbs_attr_fields(), "  "));
-  for (const uint32_t id : {kStreamCpu, kStreamControl}) {
+  for (const uint32_t id : {kStreamCpu, kStreamControl, kStreamRings}) {
     out += stream(id);
     for (const RecordSchema& schema : record_schemas())
-      if (schema.data_path == (id == kStreamCpu)) out += event(schema, id);
+      if (schema.stream == id) out += event(schema, id);
   }
   return out;
 }

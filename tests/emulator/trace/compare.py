@@ -94,10 +94,12 @@ def device_addresses(directory):
 
 class Comparison:
     """`unfinished`: the program leaves completions unpolled. `some_unindexed`: it posts lists with several SGEs a
-    request, whose place in the ring does not follow from what was posted. `source`: what times its completions."""
+    request, whose place in the ring does not follow from what was posted. `source`: what times its completions ("ring":
+    they were read from memory); `sources`: of the posts. `modulo`: counts of posts are stated modulo 65,536."""
 
-    def __init__(self, trace, unfinished=False, some_unindexed=False, source="poll"):
-        self.trace, self.unfinished, self.some_unindexed, self.source = trace, unfinished, some_unindexed, source
+    def __init__(self, trace, unfinished=False, some_unindexed=False, source="poll", sources=("probe",), modulo=False):
+        self.trace, self.unfinished, self.some_unindexed = trace, unfinished, some_unindexed
+        self.source, self.sources, self.modulo = source, sources, modulo
         start = trace.meta["clocks"]["start"]
         self.utc_offset_ns = start["utc_ns"] - start["monotonic_ns"]
         self.addresses = device_addresses(trace.directory)
@@ -107,6 +109,15 @@ class Comparison:
 
     def differ(self, what):
         self.differences.append(what)
+
+    def check_rings(self):
+        """Per life of a queue pair: what was posted is what was seen and what was missed."""
+        if any("modulo" in row["flags"] for row in self.trace.rows) != self.modulo:
+            self.differ("indices modulo 65,536" if not self.modulo else "no index is said to be modulo 65,536")
+        for qp in self.trace.meta["qps"]:
+            ring = qp["observed"]
+            if ring and ring["mode"] == "read" and ring["blocks_seen"] + ring["blocks_missed"] != ring["blocks_posted"]:
+                self.differ(f"{qp['device']} {qp['qp_num']}: {ring}")
 
     def run(self):
         expected = read_expected(self.trace.directory)
@@ -125,6 +136,7 @@ class Comparison:
             if done:
                 self.differ(f"{key}: {len(done)} receives of a queue pair that received nothing: {done[0]}")
         self.check_coverage()
+        self.check_rings()
         if self.differences:
             shown = "\n".join(self.differences[:12])
             raise Failed(f"{len(self.differences)} differences:\n{shown}\nsigmatrace said:\n{self.trace.said[-3000:]}")
@@ -138,6 +150,9 @@ class Comparison:
         while len(rows) > len(wqes) and rows[-1]["status"] == "unfinished":
             rows = rows[:-1]
             self.counts["not fetched"] += 1
+        missed = self.missed_blocks(key)
+        if missed:  # a declared gap: what is there is found by its index, and the rest is as large as stated
+            wqes = self.without_gaps(key, rows, process.sends.get(key[1:], []), missed)
         if len(rows) != len(wqes):
             self.differ(f"{key}: {len(rows)} send operations, the device fetched {len(wqes)}")
             return
@@ -148,7 +163,7 @@ class Comparison:
             if wanted != got:
                 self.differ(f"{key}: {got - wanted} instead of {wanted - got}")
             self.counts["concurrent"] += sum("concurrent" in row["flags"] for row in rows)
-        ends = self.unfinished_may_begin(rows, wqes)
+        ends = self.unfinished_may_begin(rows, wqes)  # by life
         for i, (row, wqe) in enumerate(zip(rows, wqes)):
             problems = [] if concurrent else self.compare_fields(row, wqe) + self.compare_times(process, row, wqe)
             problems += self.compare_common(key, process, row, wqe)
@@ -156,6 +171,37 @@ class Comparison:
             if problems:
                 self.differ(f"{key} operation {i} of {len(rows)}: {'; '.join(problems)}\n    {compact(row)}\n    {wqe}")
             self.counts["sends"] += 1
+
+    def missed_blocks(self, key):
+        """In gaps of its send ring, over all lives."""
+        return sum(qp["observed"]["blocks_missed"] for qp in self.trace.meta["qps"]
+                   if qp["observed"] and (qp["pid"], int(qp["device"].rsplit("_", 1)[1]), qp["qp_num"]) == key)
+
+    def without_gaps(self, key, rows, wqes, missed):
+        """The WQEs that the rows tell of, if those in between take as many blocks as the gaps say."""
+        found, skipped, at = [], 0, 0
+        laps = self.unseen_laps(rows, wqes)
+        for row in rows:
+            index = int(row["index"] or -1) + (laps if "modulo" in row["flags"] else 0)
+            while at < len(wqes) and wqes[at].position != index:
+                skipped += wqes[at].basic_blocks
+                at += 1
+            if at == len(wqes):
+                self.differ(f"{key}: an operation that was not posted: {compact(row)}")
+                return found
+            found.append(wqes[at])
+            at += 1
+        skipped += sum(wqe.basic_blocks for wqe in wqes[at:])
+        if skipped != missed + laps:
+            self.differ(f"{key}: {missed} blocks in gaps, {skipped} are missing")
+        self.counts["missed blocks"] += missed
+        return found
+
+    def unseen_laps(self, rows, wqes):
+        """Blocks by which a ring has gone round unseen, in multiples of 65,536: what comes after says that it may have."""
+        if not self.modulo or not rows or "modulo" not in rows[-1]["flags"]:
+            return 0
+        return (wqes[-1].position - int(rows[-1]["index"])) // 65536 * 65536
 
     @staticmethod
     def unfinished_may_begin(rows, wqes):
@@ -197,9 +243,14 @@ class Comparison:
     def compare_times(self, process, row, wqe):
         """A post begins before the device fetches it, and a poll ends after the device has completed it."""
         problems = []
+        if row["source"] not in self.sources:
+            problems.append(f"source {row['source']}, expected one of {self.sources}")
+        if (row["source"] == "ring") != bool(row["time_error_ns"]):
+            problems.append(f"source {row['source']} with time_error_ns {row['time_error_ns']!r}")
         posted_ns = int(row["time_ns"]) - self.utc_offset_ns
-        if posted_ns > wqe.time_ns:
-            problems.append(f"posted {posted_ns - wqe.time_ns} ns after it was fetched")
+        begin_ns = posted_ns - int(row["time_error_ns"] or 0)
+        if begin_ns > wqe.time_ns:
+            problems.append(f"posted {begin_ns - wqe.time_ns} ns after it was fetched")
         cqe = process.own_cqe.get((wqe.device, wqe.qpn, wqe.life, wqe.position))
         if row["complete_source"] != "inferred" and cqe and row["complete_ns"]:
             problems += self.compare_completion_time(row, cqe)
@@ -209,16 +260,18 @@ class Comparison:
         return problems
 
     def compare_completion_time(self, row, cqe):
-        """By a poll: after the device has completed it. By the device's stamp: then, within the error that the row states."""
+        """By a poll: after the device has completed it. By the device's stamp, or from the ring: then, within the error
+        that the row states."""
         off_ns = int(row["complete_ns"]) - self.utc_offset_ns - cqe.time_ns
         if row["complete_source"] == "poll":
             return [] if off_ns >= 0 else [f"polled {-off_ns} ns before it was completed"]
-        if row["complete_source"] != "nic":
+        if row["complete_source"] not in ("nic", "ring"):
             return []
         if not row["complete_error_ns"]:
             return ["no complete_error_ns"]
-        self.counts["nic"] += 1
-        self.widest_ns = max(self.widest_ns, int(row["complete_error_ns"]))
+        if row["complete_source"] == "nic":
+            self.counts["nic"] += 1
+            self.widest_ns = max(self.widest_ns, int(row["complete_error_ns"]))
         return [] if abs(off_ns) <= int(row["complete_error_ns"]) else \
             [f"complete_ns is {off_ns} ns off, stated error {row['complete_error_ns']}"]
 
@@ -260,6 +313,8 @@ class Comparison:
             return [] if (row["status"], row["complete_source"]) == ("success", "inferred") else \
                 [f"{row['status']} by {row['complete_source']}, expected success, inferred"]
         problems = []
+        if self.trace.counters["ring_completions_missed"] and row["complete_source"] == "inferred":
+            return [] if row["status"] == "success" else [f"{row['status']} by inference"]
         if row["status"] != STATUS[cqe.syndrome]:
             problems.append(f"status {row['status']}, expected {STATUS[cqe.syndrome]}")
         if cqe.syndrome and row["vendor_err"] != str(cqe.vendor_syndrome):
@@ -269,6 +324,8 @@ class Comparison:
 
     def compare_source(self, row, cqe):
         """Error completions have no stamp."""
+        if self.source == "ring":
+            return [] if row["complete_source"] in ("ring", "nic") else [f"complete_source {row['complete_source']}"]
         wanted = self.source if cqe.syndrome == 0 else "poll"
         return [] if row["complete_source"] == wanted else [f"complete_source {row['complete_source']}, expected {wanted}"]
 
@@ -299,11 +356,15 @@ class Comparison:
 
     def check_coverage(self):
         counters = self.trace.counters
+        # Rings are sampled: what was overwritten before it could be read stands in a gap, whose size is checked.
+        sampled = ("ring_gaps", "ring_blocks_missed", "completions_without_post", "ring_completions_missed", "ring_records_stale") \
+            if self.source == "ring" else ()
         for name in ("records_dropped", "records_malformed", "work_requests_omitted", "completions_omitted", "reads_unreadable",
                      "calls_not_tracked", "completions_fields_unknown", "nic_stamps_refused", "nic_stamps_without_clock",
                      "datagram_peers_unknown", "uverbs_undecoded", "uverbs_truncated", "operations_evicted", "completions_unmatched",
-                     "qps_older_than_attach", "governor_pauses", "completions_without_post", "rows_lost", "probes_failed"):
-            if counters[name]:
+                     "qps_older_than_attach", "governor_pauses", "completions_without_post", "rows_lost", "probes_failed",
+                     "ring_gaps", "ring_blocks_missed", "ring_completions_missed", "ring_records_stale", "rings_unplaced"):
+            if counters[name] and name not in sampled:
                 self.differ(f"{name}: {counters[name]}")
         if counters["nic_stamps_used"] != self.counts["nic"]:
             self.differ(f"nic_stamps_used: {counters['nic_stamps_used']}, the rows say {self.counts['nic']}")

@@ -8,9 +8,12 @@
 Each test is a row of TESTS: how to run, and what must hold beyond trace = oracle (compare.py).
 """
 import argparse
+import atexit
 import collections
 import os
+import signal
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
@@ -19,16 +22,23 @@ from compare import Comparison  # noqa: E402
 from traced_run import Failed, bpf_map_entries, remove, run_traced  # noqa: E402
 
 
+PROBES = ("--posts", "probe", "--completions", "probe")
+
+
 class Test:
     """`least`: send operations; `check(trace, counts)`: what else must hold; `differs`: the comparison must fail, saying
     this; `watch`, `by_name`: see run_traced. The rest as for Comparison."""
 
-    def __init__(self, run_options, command, least, check=None, trace_options=(), clock_error_ns=0, differs=None, watch=None,
+    def __init__(self, run_options, command, least, check=None, trace_options=PROBES, clock_error_ns=0, differs=None, watch=None,
                  by_name=False, **comparison):
         self.by_name = by_name
         self.run_options, self.command, self.least = run_options, command, least
         self.check, self.trace_options, self.comparison = check, trace_options, comparison
         self.clock_error_ns, self.differs, self.watch = clock_error_ns, differs, watch
+
+    def but(self, trace_options, **comparison):
+        return Test(self.run_options, self.command, self.least, self.check, trace_options, self.clock_error_ns, self.differs,
+                    self.watch, **{**self.comparison, **comparison})
 
 
 def require(good, what):
@@ -93,7 +103,7 @@ def slow_peer(delay_us):
     return check
 
 
-def paced(gbit_per_s):
+def paced_link(gbit_per_s):
     """From the first post to the last completion the link needs its time for all but the last message."""
     def check(trace, _):
         sends = [row for row in trace.rows if row["queue"] == "send"]
@@ -148,6 +158,53 @@ def flat(trace, _):
     for _, entries in trace.watched:
         require(set(entries) >= {"queue_pairs", "calls", "targets"}, f"maps: {entries}")
         require(max(entries.values()) <= MAX_ENTRIES, f"map entries: {entries}")
+
+
+def every(count):
+    """Nothing was missed."""
+    def check(trace, counts):
+        require(counts["sends"] == count, f"{counts['sends']} of {count} operations, {counts['missed blocks']} blocks in gaps")
+    return check
+
+
+def missed(least):
+    def check(trace, counts):
+        require(counts["missed blocks"] >= least, f"{counts['missed blocks']} blocks in gaps: the tracer was not stopped")
+    return check
+
+
+class Stop:
+    """Holds the tracer still while the workload posts (verbs_paced.c: SYNC)."""
+    prefix = f"/dev/shm/sigma-sync-{os.getpid()}"
+
+    def __init__(self):
+        atexit.register(lambda: [self.take(name) for name in ("stop", "stopped", "resume", "resumed")])
+
+    def take(self, name):
+        try:
+            os.remove(f"{self.prefix}.{name}")
+            return True
+        except FileNotFoundError:
+            return False
+
+    def say(self, name):
+        with open(f"{self.prefix}.{name}", "x", encoding="ascii"):
+            pass
+
+    def __call__(self, pid):
+        if self.take("stop"):
+            os.kill(pid, signal.SIGSTOP)
+            while self.state(pid) != "T":
+                time.sleep(0.001)
+            self.say("stopped")
+        if self.take("resume"):
+            os.kill(pid, signal.SIGCONT)
+            self.say("resumed")
+
+    @staticmethod
+    def state(pid):
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0]
 
 
 def threads(trace, counts):
@@ -225,7 +282,7 @@ def comparison_can_fail(trace, _):
     Comparison(trace).run()
 
 
-NO_CHECK = ("--no-post-check",)
+NO_CHECK = (*PROBES, "--no-post-check")
 
 TESTS = {
     "comparison_can_fail": pair("ib_write_bw -n 200 -s 64", 200, check=comparison_can_fail),
@@ -295,7 +352,7 @@ TESTS = {
     "losses": single("{workloads}/verbs_data mlx5_0 mlx5_0 150 11", 100, "--env", "SIGMA_CONNECTX_DROP=0.05", check=lost),
     "slow_peer": pair("ib_write_bw -n 200 -s 64", 200, "--env", "SIGMA_CONNECTX_DELAY_US=3000",
                       "--client-env", "SIGMA_CONNECTX_DELAY_US=0", check=slow_peer(3000)),
-    "paced": pair("ib_write_bw -n 200 -s 65536", 200, "--env", "SIGMA_CONNECTX_GBPS=1", check=paced(1)),
+    "paced": pair("ib_write_bw -n 200 -s 65536", 200, "--env", "SIGMA_CONNECTX_GBPS=1", check=paced_link(1)),
     "rnr_recovers": single("{workloads}/verbs_errors mlx5_0 rnr_recovers", 3, check=recovered),
     "reset": single("{workloads}/verbs_errors mlx5_0 reset", 33, check=lambda *a: (errors(*a), lives(*a))),
     "sqd": single("{workloads}/verbs_errors mlx5_0 sqd", 2),
@@ -308,6 +365,64 @@ TESTS = {
     "threads_shared_qps": single("{workloads}/verbs_threads mlx5_0 4 4 500 2 shared", 2000),
     "cq_resize": single("{workloads}/verbs_errors mlx5_0 resize", 30),
 }
+
+
+# The same programs, seen in other ways; beside the rows above, which are probe and probe.
+PROBE_RING = dict(trace_options=("--posts", "auto", "--completions", "ring"), source="ring")
+RING_RING = dict(trace_options=("--posts", "ring", "--completions", "ring"), source="ring", sources=("ring",))
+
+
+def seen_otherwise():
+    rows = {}
+    for name in ("rc_pingpong_events", "rc_pingpong_roce", "ud_pingpong_roce", "srq_pingpong_events", "write_bw", "write_bw_old_post",
+                 "write_bw_inline", "write_bw_lists", "write_bw_moderation", "write_bw_qps_both", "send_bw_events",
+                 "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "atomic_bw_cas_old_post", "threads", "churn",
+                 "churn_same_numbers", "verbs_data_roce", "errors_access", "errors_rnr", "reset"):
+        rows[f"{name}.probe_ring"] = TESTS[name].but(**PROBE_RING)
+    for name in ("rc_pingpong_events", "ud_pingpong_roce", "write_bw", "write_bw_inline", "write_bw_moderation", "write_bw_qps_both",
+                 "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "churn", "churn_same_numbers", "errors_access", "reset"):
+        rows[f"{name}.ring_ring"] = TESTS[name].but(**RING_RING)
+    return rows
+
+
+def paced(arguments, posts, check, options=(), **more):
+    return single(f"{{workloads}}/verbs_paced mlx5_0 {arguments}", posts, check=check, **more).but(
+        **{**RING_RING, "trace_options": (*RING_RING["trace_options"], *options)})
+
+
+def observed():
+    """Rings read at a rate, with the reader held still, and across what 16 bits tell apart."""
+    stop = Stop()
+    return {
+        # 16 rings of 1,024 slots; the reader may take what it needs.
+        "paced_100k": paced("16 256 16 100000 102400", 102400, every(102400), ("--observer-cpu", "100")),
+        "paced_wrap": paced("1 256 16 50000 70000", 70000, None),
+        "stopped": paced(f"4 256 16 20000 4032 20032 4032 {Stop.prefix}", 28096, missed(8000), watch=stop),
+        # 65,536 blocks pass unseen, twice: the completion ring's counter tells.
+        "stopped_lapped": paced(f"1 256 16 20000 4000 150000 4000 {Stop.prefix}", 158000, missed(140000), watch=stop),
+        "churn_reset.probe_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**PROBE_RING),
+        "churn_reset.ring_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**RING_RING),
+        "processes.probe_ring": Test([], ["sh", "-c", "for i in $(seq 100); do {workloads}/verbs_churn mlx5_0 1 5 || exit 1; done"],
+                                     500).but(**PROBE_RING),
+    }
+
+
+def ucx_direct(test, least, devx, size=8, tls="rc_x,self"):
+    """UCX's own way to the device: no function of libibverbs posts."""
+    environment = ["--env", f"UCX_TLS={tls}", "--env", "UCX_NET_DEVICES=mlx5_0:1"]
+    if not devx:
+        environment += ["--env", "UCX_IB_MLX5_DEVX=n"]
+    client = f"ucx_perftest -p {{port}} -t {test} -s {size} -n 500 -w 10 localhost".split()
+    return Test(["--server", "ucx_perftest -p {port}", *environment], client, least, unfinished=True,
+                source="ring", sources=("ring",), trace_options=PROBE_RING["trace_options"])
+
+
+TESTS.update(seen_otherwise())
+TESTS.update(observed())
+for _devx in (True, False):
+    for _test, _least in (("ucp_put_lat", 500), ("ucp_get", 500), ("tag_lat", 500), ("ucp_am_lat", 500), ("ucp_fadd", 500),
+                          ("ucp_cswap", 500)):
+        TESTS[f"ucx_{_test}_{'devx' if _devx else 'nodevx'}"] = ucx_direct(_test, _least, _devx)
 
 
 def compare(trace, test):
@@ -329,7 +444,8 @@ def execute(name, arguments):
                        os.path.abspath(arguments.workloads), test.clock_error_ns, test.watch, test.by_name)
     try:
         counts = compare(trace, test)
-        require(counts["sends"] >= test.least, f"{counts['sends']} send operations, expected at least {test.least}")
+        seen = counts["sends"] + counts["missed blocks"]
+        require(seen >= test.least, f"{counts['sends']} send operations, expected at least {test.least}")
         if test.check:
             test.check(trace, counts)
     finally:

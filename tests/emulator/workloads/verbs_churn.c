@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Queue pairs that come and go: ROUNDS times, a pair is made, connected, writes WRITES messages of
-// 8 bytes and is destroyed. The completion queue is shared by all and outlives them; every second
+// 8 bytes and is destroyed; with `reset` one pair goes to RESET instead. The completion queue is shared by all and outlives them; every second
 // round ends with completions that nobody polled.
 //
-//     verbs_churn DEVICE ROUNDS WRITES
+//     verbs_churn DEVICE ROUNDS WRITES [reset]
 #include "verbs_common.h"
 
 enum { kDepth = 16 };
 
 int main(int argc, char** argv) {
-  require(argc == 4, "usage: verbs_churn DEVICE ROUNDS WRITES");
+  require(argc == 4 || (argc == 5 && !strcmp(argv[4], "reset")),
+          "usage: verbs_churn DEVICE ROUNDS WRITES [reset]");
+  const int reset = argc == 5;
   const long rounds = atol(argv[2]), writes = atol(argv[3]);
   require(writes < kDepth, "at most %d writes a round", kDepth - 1);
   struct node node = open_node(argv[1], 4 * kDepth);
   static uint64_t memory[kDepth + 1];
   volatile uint64_t* const arrived = &memory[kDepth];
   struct ibv_mr* mr = reg(&node, memory, sizeof memory);
+  struct ibv_qp *a = NULL, *b = NULL;
   for (long round = 1; round <= rounds; ++round) {
-    struct ibv_qp *a = create_rc(&node, NULL, kDepth, 1, 0), *b = create_rc(&node, NULL, 1, 1, 0);
+    if (!reset || round == 1) {
+      a = create_rc(&node, NULL, kDepth, 1, 0);
+      b = create_rc(&node, NULL, 1, 1, 0);
+    }
     connect_pair(a, &node, b, &node, kPatient);
     for (long i = 0; i < writes; ++i) {
       memory[i] = (uint64_t)(round * writes + i);
@@ -44,7 +50,12 @@ int main(int argc, char** argv) {
       const time_t deadline = time(NULL) + 60;
       while (*arrived != last) require(time(NULL) < deadline, "round %ld: nothing arrived", round);
     }
-    require(!ibv_destroy_qp(a) && !ibv_destroy_qp(b), "cannot destroy a QP");
+    if (reset && round < rounds) {
+      modify_state(a, IBV_QPS_RESET);
+      modify_state(b, IBV_QPS_RESET);
+    } else if (!reset || round == rounds) {
+      require(!ibv_destroy_qp(a) && !ibv_destroy_qp(b), "cannot destroy a QP");
+    }
   }
   ibv_dereg_mr(mr);
   close_node(&node);

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "observe/cq_reader.h"
+
+#include <arpa/inet.h>
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace sigma {
+namespace {
+
+constexpr uint32_t kGenerous = 512;
+
+uint32_t saturated(uint64_t value) {
+  return static_cast<uint32_t>(std::min<uint64_t>(value, ~0u));
+}
+
+}  // namespace
+
+CqReader::CqReader(const CqSpec& spec, uint32_t life, FindSend find_send)
+    : spec_(spec), life_(life), find_send_(std::move(find_send)) {}
+
+void CqReader::begin(RecordBuffer& out) {
+  first_ = cursor_.next;
+  state(SIGMA_RING_BEGIN, spec_.since_ns, out);
+}
+
+void CqReader::state(uint8_t event, uint64_t now_ns, RecordBuffer& out) {
+  sigma_ring record{};
+  record.context = spec_.owner.context;
+  record.ring_addr = spec_.ring_addr;
+  record.doorbell_addr = spec_.doorbell_addr;
+  record.first = first_;
+  record.posted = cursor_.next - first_;
+  record.seen = seen_;
+  record.missed = missed_;
+  record.number = record.cqn = spec_.owner.number;
+  record.life = life_;
+  record.entries = spec_.ring.entries;
+  record.flags = static_cast<uint16_t>((spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0) |
+                                       (spec_.ring.collapsed ? SIGMA_RING_COLLAPSED : 0) |
+                                       (cursor_.counts ? 0 : SIGMA_RING_OVERRUN));
+  record.kind = SIGMA_RING_CQ;
+  record.event = event;
+  record.origin = spec_.origin;
+  record.mode = SIGMA_RING_READ;
+  record.tier = SIGMA_TIER_NONE;
+  out.add(record, SIGMA_RING, spec_.owner.pid, now_ns);
+}
+
+void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out) {
+  if (count == 0) return;
+  sigma_ring_gap record{};
+  record.context = spec_.owner.context;
+  record.first = cursor_.next - count;
+  record.count = count;
+  record.begin_ns = times.before_ns;
+  record.end_ns = times.after_ns;
+  record.number = spec_.owner.number;
+  record.life = life_;
+  record.flags = spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0;
+  record.kind = SIGMA_RING_CQ;
+  record.reason = SIGMA_GAP_LAPPED;
+  record.tier = SIGMA_TIER_NONE;
+  missed_ += count;
+  passed_ += count;
+  out.add(record, SIGMA_RING_GAP, spec_.owner.pid, times.after_ns);
+}
+
+// Rings that count nobody's laps are read from their anchor on.
+uint64_t CqReader::anchored_from() const {
+  const uint64_t from = copy_from(spec_.ring, cursor_);
+  if (cursor_.counts || !cursor_.has_anchor) return from;
+  return cursor_.next - cursor_.anchor_at < spec_.ring.entries ? std::min(from, cursor_.anchor_at)
+                                                               : from;
+}
+
+// The last entry read has been overwritten: a lap has passed that nobody counted.
+bool CqReader::is_lapped(const Wanted& wanted, const RingBytes& copy) const {
+  if (cursor_.counts || !cursor_.has_anchor || cursor_.anchor_at < wanted.first) return false;
+  std::array<std::byte, kCqeBytes> anchor;
+  const size_t at = (cursor_.anchor_at - wanted.first + 1) * spec_.ring.entry_bytes - kCqeBytes;
+  return copy.load(at, anchor) && !anchor_stands(cursor_, anchor);
+}
+
+CqReader::Wanted CqReader::wanted(bool generous) const {
+  const uint32_t entries = spec_.ring.entries;
+  if (spec_.ring.collapsed) return {0, 1};
+  if (whole_ring_) return {cursor_.next & ~uint64_t{entries - 1}, entries};
+  const uint64_t first = anchored_from();
+  const uint64_t count =
+      cursor_.next - first + (generous ? std::max(expected_, kGenerous) : expected_);
+  return {first, static_cast<uint32_t>(std::min<uint64_t>(count, entries))};
+}
+
+bool CqReader::has_news(const Wanted& wanted, const RingBytes& copy) const {
+  if (whole_ring_ || spec_.ring.layout != CqLayout::plain || cursor_.left > 0) return true;
+  std::array<std::byte, kCqeBytes> entry;
+  const size_t tail = spec_.ring.entry_bytes - kCqeBytes;
+  if (spec_.ring.collapsed) {
+    if (!copy.load(tail, entry)) return false;
+    return std::to_integer<uint8_t>(entry[63]) >> 4 != 15 &&
+           !(cursor_.has_anchor && anchor_stands(cursor_, entry));
+  }
+  if (is_lapped(wanted, copy)) return true;
+  uint8_t op_own = 0;
+  const size_t at = (cursor_.next - wanted.first + 1) * spec_.ring.entry_bytes - 1;
+  if (!copy.load(at, op_own)) return true;
+  const bool there = op_own >> 4 != 15 && (op_own & 1) == (cursor_.next / spec_.ring.entries & 1);
+  return there || (cursor_.counts && cursor_.consumed > cursor_.next);
+}
+
+uint64_t CqReader::news_of(const Wanted& wanted, const RingBytes& copy, uint32_t qp_num) const {
+  if (spec_.ring.collapsed || whole_ring_ || spec_.ring.layout != CqLayout::plain)
+    return ~uint64_t{0};
+  CompletionCursor cursor = cursor_;
+  const uint64_t end = wanted.first + copy.size() / spec_.ring.entry_bytes;
+  uint64_t count = 0, lost = 0;
+  Cqe cqe;
+  while (cursor.next < end) {
+    switch (next_completion(spec_.ring, cursor, wanted.first, copy, copy, cqe, lost)) {
+      case CqNext::completion:
+        count += cqe.qp_num == qp_num;
+        break;
+      case CqNext::end:
+        return count;
+      default:
+        return ~uint64_t{0};
+    }
+  }
+  return ~uint64_t{0};
+}
+
+void CqReader::on_nothing(uint32_t consumer) {
+  passed_ = 0;
+  fill_ = 0;
+  // Taken in with the next copies: the owner may have been quicker than we.
+  if (!cursor_.counts && consumer == 0) return;
+  cursor_.counts = true;
+  cursor_.consumed = extend24(cursor_.consumed, consumer);
+}
+
+void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const RingBytes& second,
+                         uint32_t consumer, const LookTimes& times, RecordBuffer& out) {
+  const uint64_t before = cursor_.next;
+  passed_ = 0;
+  if (spec_.ring.collapsed) {
+    std::array<std::byte, kCqeBytes> one, two;
+    const size_t tail = spec_.ring.entry_bytes - kCqeBytes;
+    Cqe cqe;
+    if (first.load(tail, one) && second.load(tail, two) && next_collapsed(cursor_, one, two, cqe))
+      report(cqe, cursor_.next - 1, times, out);
+    fill_ = cursor_.next != before ? 0.5 : 0;
+    return;
+  }
+  if (whole_ring_) {
+    whole_ring_ = false;
+    gap(skip_to_newest(spec_.ring, cursor_, second), times, out);
+    cursor_.has_anchor = false;
+    return;
+  }
+  if (is_lapped(wanted, second)) {
+    whole_ring_ = true;
+    fill_ = 1;
+    return;
+  }
+  if (cursor_.counts || consumer != 0) gap(consumed_to(spec_.ring, cursor_, consumer), times, out);
+  take_all(wanted.first, first, second, times, out);
+  const uint64_t found = cursor_.next - before;
+  passed_ = found;
+  fill_ = static_cast<double>(found) / spec_.ring.entries;
+  const uint32_t least = spec_.ring.layout == CqLayout::plain ? 4 : kMaxSession;
+  expected_ = std::max<uint32_t>(least, static_cast<uint32_t>(found + found / 4 + 2));
+  if (found + (before - wanted.first) >= wanted.count) expected_ *= 2;
+  expected_ = std::min(expected_, spec_.ring.entries);
+}
+
+void CqReader::take_all(uint64_t from, const RingBytes& first, const RingBytes& second,
+                        const LookTimes& look, RecordBuffer& out) {
+  LookTimes times = look;
+  if (left_since_ns_ != 0) times.before_ns = std::min(times.before_ns, left_since_ns_);
+  left_since_ns_ = times.before_ns;
+  // What a lap has overtaken is not in the copies any more.
+  const uint64_t end = from + first.size() / spec_.ring.entry_bytes;
+  Cqe cqe;
+  uint64_t lost = 0;
+  while (cursor_.next < end || cursor_.left > 0) {
+    const uint64_t at = cursor_.next;
+    switch (next_completion(spec_.ring, cursor_, from, first, second, cqe, lost)) {
+      case CqNext::completion:
+        report(cqe, at, times, out);
+        break;
+      case CqNext::lost:
+        gap(lost, times, out);
+        break;
+      case CqNext::unstable:
+        return;
+      case CqNext::resized:
+      case CqNext::end:
+        left_since_ns_ = 0;
+        return;
+    }
+  }
+}
+
+void CqReader::on_last(uint64_t first, const RingBytes& bytes, uint32_t consumer,
+                       const LookTimes& times, RecordBuffer& out) {
+  if (spec_.ring.collapsed) {
+    if (bytes.size() >= spec_.ring.entry_bytes) on_copies({0, 1}, bytes, bytes, 0, times, out);
+    return;
+  }
+  const uint64_t end = first + bytes.size() / spec_.ring.entry_bytes;
+  if (cursor_.counts || consumer != 0) gap(consumed_to(spec_.ring, cursor_, consumer), times, out);
+  if (cursor_.next >= first && cursor_.next < end) take_all(first, bytes, bytes, times, out);
+}
+
+void CqReader::on_resized(const CqSpec& spec) {
+  const uint32_t slot = spec_.slot;
+  spec_ = spec;
+  spec_.slot = slot;
+  ++cursor_.next;
+  cursor_.fresh_until = cursor_.next + spec.ring.entries;
+  cursor_.has_anchor = false;
+}
+
+void CqReader::end(uint64_t at_ns, RecordBuffer& out) {
+  // What the owner has consumed and we have not read was there.
+  if (cursor_.counts && cursor_.consumed > cursor_.next && !spec_.ring.collapsed) {
+    const uint64_t count = cursor_.consumed - cursor_.next;
+    cursor_.next = cursor_.consumed;
+    gap(count, {std::min(at_ns, left_since_ns_ != 0 ? left_since_ns_ : at_ns), at_ns}, out);
+  }
+  state(SIGMA_RING_END, at_ns, out);
+}
+
+void CqReader::report(const Cqe& cqe, uint64_t position, const LookTimes& times,
+                      RecordBuffer& out) {
+  const bool requester =
+      cqe.kind == CqeKind::requester || cqe.kind == CqeKind::requester_error;
+  const bool responder =
+      cqe.kind == CqeKind::responder || cqe.kind == CqeKind::responder_error;
+  if (!requester && !responder) return;
+  if (responder) serves_receives_ = true;
+  SendReader* send = find_send_(cqe.qp_num);
+  // The library's cleaning of the ring may have moved an entry that was read before.
+  if (requester && send != nullptr && !send->completed(cqe.wqe_counter, position)) return;
+  ++seen_;
+
+  sigma_ring_completion record{};
+  record.context = spec_.owner.context;
+  record.complete_ns = times.before_ns + (times.after_ns - times.before_ns) / 2;
+  record.complete_error_ns = saturated((times.after_ns - times.before_ns + 1) / 2);
+  record.cq_index = position;
+  record.number = cqe.qp_num;
+  record.life = send != nullptr ? send->life() : ~0u;
+  record.cqn = spec_.owner.number;
+  record.cq_life = life_;
+  record.srqn = cqe.srqn_uidx;
+  record.bytes = cqe.bytes;
+  record.wc_opcode = cqe.wc_opcode;
+  record.wqe_counter = cqe.wqe_counter;
+  record.status = cqe.status;
+  record.vendor_err = cqe.vendor_err;
+  record.queue = requester ? SIGMA_QUEUE_SEND : SIGMA_QUEUE_RECV;
+  record.initiator = send != nullptr ? send->spec().initiator : uint8_t{SIGMA_INITIATOR_UNKNOWN};
+  record.tier = SIGMA_TIER_NONE;
+  record.raw_opcode = cqe.raw_opcode;
+  uint16_t flags = spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0;
+  if (!cqe.has_bytes) flags |= SIGMA_RING_NO_BYTES;
+  if (cqe.has_timestamp) {
+    flags |= SIGMA_RING_NIC_STAMP;
+    if (spec_.real_time) flags |= SIGMA_RING_REAL_TIME;
+    record.nic_stamp = cqe.timestamp;
+  }
+  record.flags = flags;
+  if (cqe.has_imm) {
+    record.imm = htonl(cqe.imm);
+    record.wc_flags |= IBV_WC_WITH_IMM;
+  } else if (cqe.has_invalidate) {
+    record.imm = cqe.imm;
+    record.wc_flags |= IBV_WC_WITH_INV;
+  }
+  if (cqe.grh) record.wc_flags |= IBV_WC_GRH;
+  if (cqe.has_source) {
+    record.src_qp = cqe.source_qp;
+    record.slid = cqe.source_lid;
+  }
+  out.add(record, SIGMA_RING_COMPLETION, spec_.owner.pid, times.after_ns);
+}
+
+}  // namespace sigma

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// CqReader: one life of one completion ring, from copies of its memory to records.
+//
+// Entries stay readable after the owner has consumed them, until the next lap overwrites them. Laps
+// are counted by the consumer index, where the owner keeps it, else by the last entry read
+// (completion_ring.h). No I/O. One thread.
+#pragma once
+
+#include <functional>
+
+#include "observe/output.h"
+#include "observe/ring_specs.h"
+#include "observe/send_reader.h"
+
+namespace sigma {
+
+class CqReader {
+ public:
+  // The send ring of a queue pair of the same owner; null: not observed.
+  using FindSend = std::function<SendReader*(uint32_t qp_num)>;
+
+  CqReader(const CqSpec& spec, uint32_t life, FindSend find_send);
+
+  const CqSpec& spec() const { return spec_; }
+  uint32_t life() const { return life_; }
+  uint64_t next() const { return cursor_.next; }
+  uint64_t missed() const { return missed_; }
+  // Entries that passed at the last look: what bounds the posts of its queue pairs.
+  uint64_t last_passed() const { return passed_; }
+  double last_fill() const { return fill_; }
+  bool counts() const { return cursor_.counts; }
+  // Where the owner's consumer is, whose index (24 bits) the doorbell record says now.
+  uint64_t consumed(uint32_t consumer) const { return extend24(cursor_.consumed, consumer); }
+  // Completions of receives were seen in it.
+  bool serves_receives() const { return serves_receives_; }
+
+  void begin(RecordBuffer& out);
+  // Found in use: what was completed before is not ours. `consumer`: 24 bits.
+  void start_at(uint64_t position) { cursor_.next = cursor_.consumed = position; }
+
+  // The entries to copy: from `first` on, the last one read included where it serves as anchor.
+  struct Wanted {
+    uint64_t first = 0;
+    uint32_t count = 0;
+  };
+  // `generous`: after a long time, when more may have come than the looks before suggest.
+  Wanted wanted(bool generous) const;
+  // Entries of this queue pair among the new ones of the copy, or of them all if they are so many
+  // that the copy does not end them: what bounds how far its send ring has come.
+  uint64_t news_of(const Wanted& wanted, const RingBytes& first_copy, uint32_t qp_num) const;
+  // Whether the first copy says that there is something new: then a second one is needed.
+  bool has_news(const Wanted& wanted, const RingBytes& first_copy) const;
+  // `consumer`: of the doorbell record, read between the two copies.
+  void on_copies(const Wanted& wanted, const RingBytes& first_copy, const RingBytes& second_copy,
+                 uint32_t consumer, const LookTimes& times, RecordBuffer& out);
+  // Nothing new was seen.
+  void on_nothing(uint32_t consumer);
+  // What BPF copied, from position `first` on.
+  void on_last(uint64_t first, const RingBytes& bytes, uint32_t consumer, const LookTimes& times,
+               RecordBuffer& out);
+  // The ring goes on in another buffer, where entry i of the old one stands at i + 1.
+  void on_resized(const CqSpec& spec);
+  void end(uint64_t at_ns, RecordBuffer& out);
+
+ private:
+  void take_all(uint64_t from, const RingBytes& first, const RingBytes& second,
+                const LookTimes& times, RecordBuffer& out);
+  uint64_t anchored_from() const;
+  bool is_lapped(const Wanted& wanted, const RingBytes& copy) const;
+  void report(const Cqe& cqe, uint64_t position, const LookTimes& times, RecordBuffer& out);
+  void gap(uint64_t count, const LookTimes& times, RecordBuffer& out);
+  void state(uint8_t event, uint64_t now_ns, RecordBuffer& out);
+
+  CqSpec spec_;
+  CompletionCursor cursor_;
+  uint32_t life_;
+  FindSend find_send_;
+  uint32_t expected_ = 4;  // entries that the next look may find
+  uint64_t first_ = 0, seen_ = 0, missed_ = 0, passed_ = 0;
+  double fill_ = 0;
+  uint64_t left_since_ns_ = 0;  // what the look before did not get to was there since then; 0: nothing
+  bool serves_receives_ = false;
+  bool whole_ring_ = false;  // a lap has passed uncounted: the next look takes all of it
+};
+
+}  // namespace sigma

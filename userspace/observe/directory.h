@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Directory: which rings there are, from the uverbs commands of the traced processes.
+//
+// Verbs objects: the driver's part of the create command (struct mlx5_ib_create_qp, _cq) has the
+// buffer, the doorbell record and the sizes. DevX objects: the firmware's command has them as places
+// in pieces of memory that were registered before. A ring's life begins with its create command's
+// return, or with INIT after a RESET; its end BPF sees first (bpf/rings.h).
+//
+// Keeps tables only; acts through Events. One thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+
+#include "decode/devx.h"
+#include "observe/ring_specs.h"
+
+namespace sigma {
+
+class Directory {
+ public:
+  class Events {
+   public:
+    virtual ~Events() = default;
+    virtual void on_send(const SendSpec& spec) = 0;
+    virtual void on_cq(const CqSpec& spec) = 0;
+    virtual void on_resize(const RingOwner& owner, const CqSpec& spec) = 0;
+    virtual void on_resume(const RingOwner& owner) = 0;
+    virtual void on_end_send(const RingOwner& owner, uint64_t at_ns) = 0;
+    virtual void on_end_cq(const RingOwner& owner, uint64_t at_ns) = 0;
+  };
+  explicit Directory(Events& events) : events_(events) {}
+
+  // A sigma_uverbs record, 8-byte aligned. `device_initiates`: a GPU may be the writer.
+  void on_uverbs(std::span<const std::byte> record);
+  void on_process_end(uint32_t pid);
+  // A queue pair that a probe names by its structure, as the readers name it.
+  const RingOwner* find(uint32_t pid, uint64_t qp_ptr, uint32_t qp_num) const;
+
+  // Queues whose place could not be told: made by an unknown command, or in memory of a device.
+  uint64_t unplaced() const { return unplaced_; }
+
+ private:
+  struct File {
+    uint32_t pid = 0;
+    uint64_t ucontext = 0;
+    auto operator<=>(const File&) const = default;
+  };
+  struct Handle {
+    File file;
+    uint32_t handle = 0;
+    auto operator<=>(const Handle&) const = default;
+  };
+  struct Qp {
+    SendSpec spec;
+    uint64_t qp_ptr = 0;
+    bool reset = false;
+  };
+  struct Umem {
+    uint32_t id = 0;
+    uint64_t addr = 0, length = 0;
+  };
+
+  void on_qp(const File& file, const sigma_uverbs& header, const UverbsFacts& facts);
+  void on_cq(const File& file, const sigma_uverbs& header, const UverbsFacts& facts);
+  void on_devx(const File& file, const sigma_uverbs& header, const DevxFacts& facts);
+  void create_devx_qp(const Handle& key, const sigma_uverbs& header, const PrmFacts& prm);
+  void create_devx_cq(const Handle& key, const sigma_uverbs& header, const PrmFacts& prm);
+  void on_state(Qp& qp, uint8_t state, uint64_t now_ns);
+  void add_qp(const Handle& key, Qp qp);
+  void remove_qp(std::map<Handle, Qp>::iterator it, uint64_t now_ns);
+  uint64_t address_of(const File& file, const std::optional<UmemPlace>& place,
+                      uint64_t bytes) const;
+  static RingOwner owner_of(const File& file, const sigma_uverbs& header, uint32_t number);
+  uint32_t cqn_of(const File& file, std::optional<uint32_t> handle) const;
+
+  Events& events_;
+  std::map<Handle, Qp> qps_;
+  std::map<Handle, CqSpec> cqs_;
+  std::map<Handle, Umem> umems_;
+  std::map<std::pair<uint32_t, uint64_t>, Handle> by_pointer_;  // pid, struct ibv_qp *
+  uint64_t unplaced_ = 0;
+};
+
+}  // namespace sigma

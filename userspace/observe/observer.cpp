@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "observe/observer.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace sigma {
+namespace {
+
+// What is read and not yet taken; beyond it the rings go unread, and gaps say so.
+constexpr size_t kMaxBytes = 128u << 20;
+constexpr uint64_t kCheckCpuEveryNs = 100'000'000;
+constexpr uint64_t kLongestFloorNs = 2'000'000;
+constexpr uint64_t kPressedForNs = 1'000'000'000;
+
+uint64_t thread_cpu_ns() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+void sleep_until(uint64_t ns) {
+  const timespec time{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, nullptr);
+}
+
+}  // namespace
+
+Observer::Observer(const ObserverOptions& options) : options_(options), directory_(*this) {
+  out_.set_lane(options.lane);
+  marks_.set_lane(options.lane + 1);
+  thread_ = std::thread([this] { run(); });
+}
+
+Observer::~Observer() {
+  stopping_ = true;
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+// ---- what the ring buffer brings ----------------------------------------------------------------
+
+ProcessReader& Observer::reader(uint32_t pid) {
+  Process& process = processes_[pid];
+  if (!process.reader)
+    process.reader = std::make_unique<ProcessReader>(pid, options_.policy, options_.slots);
+  return *process.reader;
+}
+
+void Observer::on_uverbs(std::span<const std::byte> record) {
+  ++waiting_;
+  const std::lock_guard lock(mutex_);
+  --waiting_;
+  apply_explanations();  // a command may end a ring
+  directory_.on_uverbs(record);
+}
+
+void Observer::on_send(const SendSpec& spec) {
+  reader(spec.owner.pid).open(spec, marks_);
+  wake_.notify_one();
+}
+void Observer::on_cq(const CqSpec& spec) {
+  reader(spec.owner.pid).open(spec, marks_);
+  wake_.notify_one();
+}
+void Observer::on_resize(const RingOwner& owner, const CqSpec& spec) {
+  reader(owner.pid).resize(owner, spec);
+}
+void Observer::on_resume(const RingOwner& owner) { reader(owner.pid).resume_cq(owner); }
+void Observer::on_end_send(const RingOwner& owner, uint64_t at_ns) {
+  reader(owner.pid).close_send(owner, at_ns, marks_);
+  last_poster_.erase(owner);
+}
+void Observer::on_end_cq(const RingOwner& owner, uint64_t at_ns) {
+  reader(owner.pid).close_cq(owner, at_ns, marks_);
+}
+
+void Observer::on_drain(std::span<const std::byte> record) {
+  if (record.size() < sizeof(sigma_ring_drain) || options_.slots == nullptr) return;
+  const auto& drain = *reinterpret_cast<const sigma_ring_drain*>(record.data());
+  if (drain.slot >= SIGMA_RING_SLOTS) return;
+  const uint32_t stride = drain.kind == SIGMA_RING_SEND ? uint32_t{kWqeBlockBytes}
+                                                        : options_.slots[drain.slot].stride;
+  const auto bytes = record.subspan(sizeof(sigma_ring_drain));
+  const size_t size = std::min<size_t>(bytes.size(), size_t{drain.count} * stride);
+  ++waiting_;
+  const std::lock_guard lock(mutex_);
+  --waiting_;
+  apply_explanations();
+  reader(drain.h.pid).on_drain(drain, bytes.first(size), marks_);
+}
+
+// Kept until the next take(): one lock for many posts.
+void Observer::on_post(const sigma_post& post, uint32_t blocks) {
+  if (post.queue != SIGMA_QUEUE_SEND || !(post.flags & SIGMA_POST_HAS_INDEX)) return;
+  const RingOwner* owner = directory_.find(post.h.pid, post.queue_ptr, post.qp_num);
+  if (owner == nullptr) return;
+  if (post.position > 0 && !explained_.empty()) {
+    Explained& last = explained_.back();
+    if (last.owner == *owner && last.call_ns == post.call_ns && last.tid == post.h.tid) {
+      last.blocks += blocks;
+      return;
+    }
+  }
+  explained_.push_back(
+      {*owner, static_cast<uint16_t>(post.index), blocks, post.h.tid, post.call_ns});
+}
+
+void Observer::apply_explanations() {
+  for (const Explained& each : explained_) {
+    const auto it = processes_.find(each.owner.pid);
+    if (it == processes_.end()) continue;
+    uint32_t& poster = last_poster_[each.owner];
+    it->second.reader->explain(each.owner, each.index, each.blocks,
+                               poster == 0 || poster == each.tid);
+    poster = each.tid;
+  }
+  explained_.clear();
+}
+
+void Observer::on_process_end(uint32_t pid, uint64_t now_ns) {
+  ++waiting_;
+  const std::lock_guard lock(mutex_);
+  --waiting_;
+  apply_explanations();
+  directory_.on_process_end(pid);
+  const auto it = processes_.find(pid);
+  if (it == processes_.end()) return;
+  it->second.reader->end(now_ns, marks_);
+  looks_ += it->second.reader->looks();
+  processes_.erase(it);
+  std::erase_if(last_poster_, [&](const auto& entry) { return entry.first.pid == pid; });
+}
+
+void Observer::set_probed(uint32_t pid, bool probed, const char* reason) {
+  ++waiting_;
+  const std::lock_guard lock(mutex_);
+  --waiting_;
+  apply_explanations();
+  if (const auto it = processes_.find(pid); it != processes_.end())
+    it->second.reader->set_probed(probed, reason, monotonic_now_ns(), out_);
+}
+
+void Observer::take(const Deliver& deliver, uint64_t told_until_ns) {
+  {
+    ++waiting_;
+    const std::lock_guard lock(mutex_);
+    --waiting_;
+    apply_explanations();
+    if (told_until_ns != 0)
+      for (auto& [pid, process] : processes_) process.reader->told_until(told_until_ns);
+    taken_.clear();
+    out_.swap_bytes(taken_);
+    taken_marks_.clear();
+    marks_.swap_bytes(taken_marks_);
+  }
+  RecordBuffer::for_each(taken_, deliver);
+  RecordBuffer::for_each(taken_marks_, deliver);
+}
+
+void Observer::stop(const Deliver& deliver) {
+  if (stopped_) return;
+  stopped_ = true;
+  stopping_ = true;
+  wake_.notify_all();
+  thread_.join();
+  apply_explanations();
+  for (auto& [pid, process] : processes_) {
+    (void)process.reader->look(out_);
+    process.reader->end(monotonic_now_ns(), out_);
+    looks_ += process.reader->looks();
+  }
+  processes_.clear();
+  take(deliver, 0);
+}
+
+// ---- the thread ---------------------------------------------------------------------------------
+
+void Observer::run() {
+  prctl(PR_SET_NAME, "sigma-observer");
+  prctl(PR_SET_TIMERSLACK, 1UL);
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    const uint64_t now_ns = monotonic_now_ns();
+    const uint64_t next_ns = look_around(now_ns);
+    bound_cpu(now_ns);
+    if (next_ns == 0) {  // nothing to read
+      wake_.wait_for(lock, std::chrono::milliseconds(100));
+      continue;
+    }
+    lock.unlock();
+    // The tracer's thread comes first: a lock that is free for an instant is not seen to be.
+    if (monotonic_now_ns() < next_ns) sleep_until(next_ns);
+    while (waiting_ > 0 && !stopping_) std::this_thread::yield();
+    lock.lock();
+  }
+}
+
+// Looks at whom it is time to look at. Returns when the next one is due; 0: nobody.
+uint64_t Observer::look_around(uint64_t now_ns) {
+  uint64_t next_ns = 0;
+  const bool full = out_.bytes() > kMaxBytes;
+  for (auto& [pid, process] : processes_) {
+    ProcessReader& reader = *process.reader;
+    if (reader.empty()) continue;
+    if (process.next_ns <= now_ns) {
+      const bool readable = full || reader.look(out_);
+      if (!readable) ++unreadable_;
+      process.next_ns = now_ns + (readable ? reader.interval().ns() : Interval::kIdleNs);
+    }
+    next_ns = next_ns == 0 ? process.next_ns : std::min(next_ns, process.next_ns);
+  }
+  return next_ns;
+}
+
+// Longer intervals when the looks take more than they may; the doorbells alone when these lose so
+// much that the looks are not worth their price.
+void Observer::bound_cpu(uint64_t now_ns) {
+  if (cpu_checked_ns_ == 0) {
+    cpu_checked_ns_ = now_ns;
+    cpu_used_ns_ = thread_cpu_ns();
+    return;
+  }
+  const uint64_t elapsed_ns = now_ns - cpu_checked_ns_;
+  if (elapsed_ns < kCheckCpuEveryNs) return;
+  const uint64_t used_ns = thread_cpu_ns();
+  const double share =
+      static_cast<double>(used_ns - cpu_used_ns_) / static_cast<double>(elapsed_ns);
+  cpu_checked_ns_ = now_ns;
+  cpu_used_ns_ = used_ns;
+  if (share > options_.cpu_share)
+    floor_ns_ = std::min<uint64_t>(std::max<uint64_t>(floor_ns_, 20'000) * 3 / 2, kLongestFloorNs);
+  else if (share < options_.cpu_share * 0.7)
+    floor_ns_ = floor_ns_ * 4 / 5;
+  if (pressed_since_ns_ != 0) pressed_ns_ += elapsed_ns;
+  const bool over = share > options_.cpu_share && floor_ns_ >= kLongestFloorNs;
+  if (over && pressed_since_ns_ == 0)
+    pressed_since_ns_ = now_ns;
+  else if (pressed_since_ns_ != 0 && now_ns - pressed_since_ns_ > kPressedForNs)
+    pressed_since_ns_ = 0;
+  for (auto& [pid, process] : processes_) {
+    process.reader->interval().set_floor(floor_ns_);
+    process.reader->set_pressed(pressed_since_ns_ != 0, now_ns, out_);
+  }
+}
+
+// ---- coverage -----------------------------------------------------------------------------------
+
+void Observer::add_to(Counters& counters) const {
+  const std::lock_guard lock(mutex_);
+  counters.observer_looks += looks_;
+  for (const auto& [pid, process] : processes_) counters.observer_looks += process.reader->looks();
+  counters.observer_pressed_ms += pressed_ns_ / 1'000'000;
+  counters.rings_unplaced += directory_.unplaced();
+}
+
+std::vector<std::string> Observer::statements() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> lines;
+  if (unreadable_ > 0)
+    lines.push_back(fmt::format("the memory of a traced process could not be read {} times", unreadable_));
+  return lines;
+}
+
+}  // namespace sigma

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Observer: reads the mlx5 queues of the traced processes from outside, on a thread of its own.
+//
+//   auto observer = std::make_unique<Observer>(options);
+//   observer->on_uverbs(record);             // what the ring buffer brings, in its order
+//   observer->take([&](auto record) { ... }) // what was read meanwhile, in order of time
+//
+// All calls by one thread, the tracer's; a lock parts it from the looks, which take some 10 us. A
+// look that began before take() has ended when it returns: no record with an earlier time follows.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/counters.h"
+#include "observe/directory.h"
+#include "observe/process_reader.h"
+
+namespace sigma {
+
+struct ObserverOptions {
+  ReaderPolicy policy;
+  double cpu_share = 0.30;           // of one core, for all looks
+  uint32_t lane = 0;                 // sigma_header.cpu of its records, and the next one
+  sigma_ring_slot* slots = nullptr;  // BPF's array
+};
+
+class Observer : private Directory::Events {
+ public:
+  explicit Observer(const ObserverOptions& options);
+  ~Observer() override;
+  Observer(const Observer&) = delete;
+  Observer& operator=(const Observer&) = delete;
+
+  void on_uverbs(std::span<const std::byte> record);
+  void on_drain(std::span<const std::byte> record);
+  void on_post(const sigma_post& post, uint32_t blocks);
+  void on_process_end(uint32_t pid, uint64_t now_ns);
+  // The probes on posts of this process have gone, or are back: the rings tell of all posts, or of
+  // those only that no probe explains.
+  void set_probed(uint32_t pid, bool probed, const char* reason);
+
+  using Deliver = std::function<void(std::span<const std::byte>)>;
+  // `told_until_ns`: the ring buffer was empty at this time or later, so that on_post() has had all
+  // posts before it; 0: it was not.
+  void take(const Deliver& deliver, uint64_t told_until_ns);
+  // Reads what there is, ends all rings, and gives the rest.
+  void stop(const Deliver& deliver);
+
+  void add_to(Counters& counters) const;
+  std::vector<std::string> statements() const;
+
+ private:
+  struct Process {
+    std::unique_ptr<ProcessReader> reader;
+    uint64_t next_ns = 0;
+  };
+  struct Explained {
+    RingOwner owner;
+    uint16_t index;
+    uint32_t blocks;
+    uint32_t tid;
+    uint64_t call_ns;
+  };
+
+  void on_send(const SendSpec& spec) override;
+  void on_cq(const CqSpec& spec) override;
+  void on_resize(const RingOwner& owner, const CqSpec& spec) override;
+  void on_resume(const RingOwner& owner) override;
+  void on_end_send(const RingOwner& owner, uint64_t at_ns) override;
+  void on_end_cq(const RingOwner& owner, uint64_t at_ns) override;
+
+  void run();
+  uint64_t look_around(uint64_t now_ns);
+  void bound_cpu(uint64_t now_ns);
+  ProcessReader& reader(uint32_t pid);
+  void apply_explanations();
+
+  ObserverOptions options_;
+  Directory directory_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> waiting_{0};  // for the lock
+  std::map<uint32_t, Process> processes_;
+  // What looks give, and what commands do: these tell of the past. A lane each keeps both in order
+  // of time.
+  RecordBuffer out_, marks_;
+  std::vector<std::byte> taken_, taken_marks_;
+  std::vector<Explained> explained_;
+  std::map<RingOwner, uint32_t> last_poster_;
+  uint64_t cpu_checked_ns_ = 0, cpu_used_ns_ = 0;
+  uint64_t floor_ns_ = 0;
+  uint64_t pressed_since_ns_ = 0;
+  uint64_t looks_ = 0, pressed_ns_ = 0, unreadable_ = 0;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace sigma

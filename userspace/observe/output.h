@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Records that the readers make, back to back, each at a multiple of 8 bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "bpf/records.h"
+
+namespace sigma {
+
+class RecordBuffer {
+ public:
+  template <typename Record>
+  void add(Record& record, sigma_record_type type, uint32_t pid, uint64_t time_ns) {
+    static_assert(sizeof(Record) % 8 == 0);
+    record.h.time_ns = time_ns;
+    record.h.type = static_cast<uint16_t>(type);
+    record.h.size = sizeof(Record);
+    record.h.cpu = cpu_;
+    record.h.pid = pid;
+    record.h.tid = 0;
+    const size_t at = bytes_.size();
+    bytes_.resize(at + sizeof(Record));
+    std::memcpy(bytes_.data() + at, &record, sizeof(Record));
+  }
+  // A lane of its own among those of the CPUs.
+  void set_lane(uint32_t cpu) { cpu_ = cpu; }
+  size_t bytes() const { return bytes_.size(); }
+  void swap_bytes(std::vector<std::byte>& other) { bytes_.swap(other); }
+
+  template <typename F>
+  static void for_each(std::span<const std::byte> bytes, F&& f) {
+    while (!bytes.empty()) {
+      const auto* header = reinterpret_cast<const sigma_header*>(bytes.data());
+      f(bytes.first(header->size));
+      bytes = bytes.subspan(header->size);
+    }
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  uint32_t cpu_ = 0;
+};
+
+}  // namespace sigma

@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "observe/process_reader.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+
+#include "base/be.h"
+#include "base/clock.h"
+
+namespace sigma {
+namespace {
+
+constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
+constexpr uint64_t kPage = 4096;
+// Nobody posts more than 65,536 blocks in this time: 26 M blocks/s on one queue.
+constexpr uint64_t kLapNs = 2'500'000;
+constexpr uint32_t kMaxFailures = 3;
+
+uint32_t be32_at(const std::byte* bytes) {
+  Be32 value;
+  std::memcpy(static_cast<void*>(&value), bytes, sizeof(value));
+  return value;
+}
+
+template <typename T>
+T load_shared(const T& field) {
+  return __atomic_load_n(&field, __ATOMIC_ACQUIRE);
+}
+template <typename T>
+void store_shared(T& field, T value) {
+  __atomic_store_n(&field, value, __ATOMIC_RELEASE);
+}
+
+}  // namespace
+
+ProcessReader::ProcessReader(uint32_t pid, const ReaderPolicy& policy, sigma_ring_slot* slots)
+    : pid_(pid), policy_(policy), slots_(slots) {}
+
+SendReader::Mode ProcessReader::mode() const {
+  return pressed_ || !policy_.read_posts ? SendReader::Mode::counted : SendReader::Mode::read;
+}
+
+// ---- lives --------------------------------------------------------------------------------------
+
+void ProcessReader::open(const SendSpec& spec, RecordBuffer& out) {
+  close_send(spec.owner, spec.since_ns, out);
+  Send send;
+  // A queue that only receives has no ring: it is known for its completions.
+  send.reader = std::make_unique<SendReader>(spec, send_lives_[spec.owner]++, mode(), policy_.probes_tell);
+  send.reader->begin(out);
+  if (slots_ != nullptr && spec.slot != 0 && slots_[spec.slot].ring_addr == 0) {
+    sigma_ring_slot& slot = slots_[spec.slot];
+    slot.doorbell_addr = spec.doorbell_addr;
+    slot.entries = spec.blocks;
+    slot.stride = kWqeBlockBytes;
+    for (const auto& [owner, cq] : cqs_)
+      if (owner.context == spec.owner.context && owner.number == spec.send_cqn)
+        slot.cq[0] = static_cast<uint16_t>(cq.reader->spec().slot);
+    store_shared(slot.ring_addr, static_cast<__u64>(spec.ring_addr));
+  }
+  sends_[spec.owner] = std::move(send);
+  changed_ = true;
+}
+
+void ProcessReader::open(const CqSpec& spec, RecordBuffer& out) {
+  close_cq(spec.owner, spec.since_ns, out);
+  Completion cq;
+  cq.reader = std::make_unique<CqReader>(
+      spec, cq_lives_[spec.owner]++,
+      [this, owner = spec.owner](uint32_t qp_num) { return find_send(owner, qp_num); });
+  cq.reader->begin(out);
+  if (slots_ != nullptr && spec.slot != 0) {
+    sigma_ring_slot& slot = slots_[spec.slot];
+    slot.kind = SIGMA_RING_CQ;
+    if (slot.ring_addr == 0) {
+      slot.doorbell_addr = spec.doorbell_addr;
+      slot.entries = spec.ring.entries;
+      slot.stride = spec.ring.entry_bytes;
+      store_shared(slot.ring_addr, static_cast<__u64>(spec.ring_addr));
+    }
+  }
+  cqs_[spec.owner] = std::move(cq);
+  changed_ = true;
+}
+
+void ProcessReader::resize(const RingOwner& owner, const CqSpec& spec) {
+  const auto it = cqs_.find(owner);
+  if (it == cqs_.end()) return;
+  it->second.reader->on_resized(spec);
+  if (const uint32_t number = it->second.reader->spec().slot; slots_ != nullptr && number != 0) {
+    sigma_ring_slot& slot = slots_[number];
+    slot.ring_addr = spec.ring_addr;
+    slot.entries = spec.ring.entries;
+    slot.stride = spec.ring.entry_bytes;
+    slot.next = it->second.reader->next();
+    slot.copied = 0;
+    store_shared(slot.dead, static_cast<__u16>(0));
+  }
+  changed_ = true;
+}
+
+void ProcessReader::resume_cq(const RingOwner& owner) {
+  const auto it = cqs_.find(owner);
+  if (it == cqs_.end() || slots_ == nullptr) return;
+  if (const uint32_t slot = it->second.reader->spec().slot; slot != 0)
+    store_shared(slots_[slot].dead, static_cast<__u16>(0));
+}
+
+void ProcessReader::free_slot(uint32_t slot) {
+  if (slots_ != nullptr && slot != 0) store_shared(slots_[slot].kind, static_cast<__u16>(0));
+}
+
+void ProcessReader::close_send(const RingOwner& owner, uint64_t at_ns, RecordBuffer& out) {
+  const auto it = sends_.find(owner);
+  if (it == sends_.end()) return;
+  it->second.reader->end(at_ns, SIGMA_GAP_ENDED, out);
+  sends_.erase(it);
+  changed_ = true;
+}
+
+void ProcessReader::close_cq(const RingOwner& owner, uint64_t at_ns, RecordBuffer& out) {
+  const auto it = cqs_.find(owner);
+  if (it == cqs_.end()) return;
+  it->second.reader->end(at_ns, out);
+  cqs_.erase(it);
+  changed_ = true;
+}
+
+void ProcessReader::end(uint64_t at_ns, RecordBuffer& out) {
+  for (auto& [owner, cq] : cqs_) {
+    cq.reader->end(at_ns, out);
+    free_slot(cq.reader->spec().slot);
+  }
+  for (auto& [owner, send] : sends_) {
+    send.reader->end(at_ns, SIGMA_GAP_ENDED, out);
+    free_slot(send.reader->spec().slot);
+  }
+  sends_.clear();
+  cqs_.clear();
+  changed_ = true;
+}
+
+void ProcessReader::on_drain(const sigma_ring_drain& drain, std::span<const std::byte> bytes,
+                             RecordBuffer& out) {
+  const std::pair key{drain.slot, drain.h.tid};
+  Pieces& pieces = pieces_[key];
+  if (drain.last == 0) {
+    if (!pieces.any) pieces.first = drain.first;
+    pieces.any = true;
+    pieces.bytes.insert(pieces.bytes.end(), bytes.begin(), bytes.end());
+    return;
+  }
+  const Pieces whole = std::move(pieces);
+  pieces_.erase(key);
+  const RingBytes copy{std::span<const std::byte>(whole.bytes)};
+  const uint64_t at_ns = drain.h.time_ns;
+  const auto times = [&](const auto& ring) {
+    const uint64_t since_ns = std::max(ring.read_ns, ring.reader->spec().since_ns);
+    return LookTimes{std::min(at_ns, since_ns), at_ns};
+  };
+  // A ring whose begin we have not taken in was not worth a look; its slot serves again.
+  bool known = false;
+  for (auto it = sends_.begin(); it != sends_.end(); ++it) {
+    SendReader& reader = *it->second.reader;
+    if (reader.spec().slot != drain.slot || drain.kind != SIGMA_RING_SEND) continue;
+    known = true;
+    if (slots_[drain.slot].generation != drain.generation) break;
+    reader.on_last(whole.first, copy, drain.posted, times(it->second), out);
+    // The life is over; one that a RESET begins comes with the state INIT.
+    if (drain.reason != SIGMA_DRAIN_RESET) free_slot(drain.slot);
+    sends_.erase(it);
+    changed_ = true;
+    break;
+  }
+  for (auto it = cqs_.begin(); it != cqs_.end(); ++it) {
+    CqReader& reader = *it->second.reader;
+    if (reader.spec().slot != drain.slot || drain.kind != SIGMA_RING_CQ) continue;
+    known = true;
+    if (slots_[drain.slot].generation != drain.generation) break;
+    if (whole.any) reader.on_last(whole.first, copy, drain.consumer, times(it->second), out);
+    ++it->second.looks;
+    slots_[drain.slot].next = reader.next();
+    if (drain.reason == SIGMA_DRAIN_DESTROY || drain.reason == SIGMA_DRAIN_EXIT) {
+      reader.end(at_ns, out);
+      free_slot(drain.slot);
+      cqs_.erase(it);
+      changed_ = true;
+    }
+    break;
+  }
+  if (!known && drain.reason == SIGMA_DRAIN_DESTROY) free_slot(drain.slot);
+}
+
+SendReader* ProcessReader::find_send(const RingOwner& cq, uint32_t qp_num) {
+  RingOwner owner = cq;
+  owner.number = qp_num;
+  const auto it = sends_.find(owner);
+  return it == sends_.end() ? nullptr : it->second.reader.get();
+}
+
+void ProcessReader::explain(const RingOwner& owner, uint16_t index, uint32_t blocks,
+                            bool same_thread) {
+  if (const auto it = sends_.find(owner); it != sends_.end())
+    it->second.reader->explain(index, blocks, same_thread);
+}
+
+void ProcessReader::told_until(uint64_t ns) {
+  for (auto& [owner, send] : sends_) send.reader->told_until(ns);
+}
+
+void ProcessReader::set_pressed(bool pressed, uint64_t now_ns, RecordBuffer& out) {
+  if (pressed == pressed_) return;
+  pressed_ = pressed;
+  for (auto& [owner, send] : sends_)
+    send.reader->set_mode(mode(), pressed ? "observer cpu" : "", now_ns, out);
+}
+
+void ProcessReader::set_probed(bool probed, const char* reason, uint64_t now_ns,
+                               RecordBuffer& out) {
+  policy_.read_posts = true;
+  policy_.probes_tell = probed;
+  for (auto& [owner, send] : sends_) send.reader->set_probes_tell(probed);
+  if (probed) return;
+  for (auto& [owner, send] : sends_) send.reader->set_mode(mode(), reason, now_ns, out);
+}
+
+// ---- looking ------------------------------------------------------------------------------------
+
+// After rings came or went: where the doorbell records are, a range for each page.
+void ProcessReader::rebuild() {
+  changed_ = false;
+  std::vector<uint64_t> addresses;
+  for (const auto& [owner, send] : sends_) addresses.push_back(send.reader->spec().doorbell_addr);
+  for (const auto& [owner, cq] : cqs_) addresses.push_back(cq.reader->spec().doorbell_addr);
+  std::sort(addresses.begin(), addresses.end());
+  addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
+
+  doorbells_.clear();
+  std::vector<std::pair<uint64_t, size_t>> at;  // of each address in the copy
+  size_t size = 0;
+  for (const uint64_t address : addresses) {
+    if (address == 0) continue;
+    constexpr uint64_t kBytes = 8;
+    if (!doorbells_.empty()) {
+      auto& last = doorbells_.back();
+      const auto begin = reinterpret_cast<uint64_t>(last.iov_base);
+      if (begin / kPage == (address + kBytes - 1) / kPage) {
+        const uint64_t grown = std::max<uint64_t>(last.iov_len, address + kBytes - begin);
+        at.emplace_back(address, size - last.iov_len + (address - begin));
+        size += grown - last.iov_len;
+        last.iov_len = grown;
+        continue;
+      }
+    }
+    at.emplace_back(address, size);
+    doorbells_.push_back({reinterpret_cast<void*>(address), kBytes});
+    size += kBytes;
+  }
+  doorbells_before_.assign(size, std::byte{});
+  doorbells_after_.assign(size, std::byte{});
+  const auto place = [&](uint64_t address, const std::vector<std::byte>& copy) -> const std::byte* {
+    const auto it = std::lower_bound(at.begin(), at.end(), std::pair(address, size_t{0}));
+    return it != at.end() && it->first == address ? copy.data() + it->second : nullptr;
+  };
+  uint32_t smallest = 1u << 15;
+  for (auto& [owner, send] : sends_) {
+    const SendSpec& spec = send.reader->spec();
+    send.before = place(spec.doorbell_addr, doorbells_before_);
+    send.after = place(spec.doorbell_addr, doorbells_after_);
+    if (spec.blocks != 0) smallest = std::min(smallest, spec.blocks);
+  }
+  for (auto& [owner, cq] : cqs_) {
+    const CqSpec& spec = cq.reader->spec();
+    cq.before = place(spec.doorbell_addr, doorbells_before_);
+    cq.after = place(spec.doorbell_addr, doorbells_after_);
+    if (!spec.ring.collapsed) smallest = std::min(smallest, spec.ring.entries);
+  }
+  interval_.set_smallest_ring(smallest);
+}
+
+// BPF says that the ring is not to be read: it has ended, or its last look is on its way.
+bool ProcessReader::is_stopped(const CqSpec& spec, uint32_t looks) const {
+  if (slots_ == nullptr || spec.slot == 0) return false;
+  return load_shared(slots_[spec.slot].dead) != 0 || load_shared(slots_[spec.slot].looks) != looks;
+}
+// Likewise, or a RESET has passed of which we have not been told yet: another life is in the ring.
+bool ProcessReader::is_stopped(const SendSpec& spec) const {
+  if (slots_ == nullptr || spec.slot == 0) return false;
+  return load_shared(slots_[spec.slot].dead) != 0 || load_shared(slots_[spec.slot].life) != spec.slot_life;
+}
+
+void ProcessReader::add_range(std::vector<iovec>& local, std::vector<iovec>& remote, size_t& at,
+                              uint64_t ring_addr, uint32_t entries, uint32_t stride,
+                              uint64_t first, uint64_t count) {
+  // Offsets for now: the buffer's place is known when all have been added.
+  while (count > 0) {
+    const uint64_t index = first & (entries - 1);
+    const uint64_t part = std::min<uint64_t>(count, entries - index);
+    local.push_back({reinterpret_cast<void*>(at), part * stride});
+    remote.push_back({reinterpret_cast<void*>(ring_addr + index * stride), part * stride});
+    at += part * stride;
+    first += part;
+    count -= part;
+  }
+}
+
+RingBytes ProcessReader::bytes_of(const std::vector<std::byte>& buffer, size_t at, uint64_t count,
+                                  uint32_t stride) {
+  return RingBytes{std::span<const std::byte>(buffer).subspan(at, count * stride)};
+}
+
+bool ProcessReader::copy(std::vector<iovec>& local, std::vector<iovec>& remote) {
+  for (size_t from = 0; from < remote.size(); from += kMaxIovecs) {
+    const size_t count = std::min(kMaxIovecs, remote.size() - from);
+    size_t wanted = 0;
+    for (size_t i = from; i < from + count; ++i) wanted += local[i].iov_len;
+    const ssize_t got = process_vm_readv(static_cast<pid_t>(pid_), local.data() + from, count,
+                                         remote.data() + from, count, 0);
+    if (got != static_cast<ssize_t>(wanted)) return false;
+  }
+  return true;
+}
+
+// How far the doorbell's 16 bits may have gone round, by what has completed meanwhile. A slot is used
+// again only when a completion has told that it may be.
+SendReader::Laps ProcessReader::laps(const Send& send, uint64_t elapsed_ns) const {
+  if (elapsed_ns < kLapNs) return {};
+  const SendSpec& spec = send.reader->spec();
+  RingOwner owner = spec.owner;
+  owner.number = spec.send_cqn;
+  const auto it = cqs_.find(owner);
+  if (it == cqs_.end() || it->second.wanted.count == 0) return {.possible = true};
+  const Completion& cq = it->second;
+  const CqReader& reader = *cq.reader;
+  const CompletionRing& ring = reader.spec().ring;
+  const uint64_t consumed = reader.consumed(cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0);
+  uint64_t news = reader.news_of(
+      cq.wanted, bytes_of(first_, cq.first_at, cq.wanted.count, ring.entry_bytes), spec.owner.number);
+  if (news == ~uint64_t{0} && reader.counts())
+    news = std::max(consumed, reader.next()) - reader.next() + ring.entries;
+  // As it has asked for completions so far; else every ring of them may have had one only.
+  const uint32_t each = send.reader->blocks_per_completion();
+  const uint64_t blocks = each != 0 ? each : spec.blocks;
+  if (news < 1u << 16 && (news + 1) * blocks + spec.blocks < 1u << 16) return {};
+  // A ring of completions that is this queue's alone counts for it, in 24 bits.
+  const auto uses_it = [&](const auto& entry) {
+    return entry.second.reader->spec().send_cqn == spec.send_cqn && entry.first.context == owner.context;
+  };
+  const bool alone = std::count_if(sends_.begin(), sends_.end(), uses_it) == 1;
+  if (!alone || !reader.counts() || reader.serves_receives() || consumed == 0) return {.possible = true};
+  return {.possible = true, .at_least = send.reader->completed_at(consumed - 1)};
+}
+
+bool ProcessReader::look(RecordBuffer& out) {
+  if (changed_) rebuild();
+  const uint64_t begin_ns = monotonic_now_ns();
+  const uint64_t before_ns = last_begin_ns_ != 0 ? last_begin_ns_ : begin_ns;
+  const bool generous = begin_ns - before_ns > 1'000'000;
+  ++looks_;
+
+  // 1. completion rings, then doorbells
+  local_.clear();
+  remote_.clear();
+  size_t at = 0;
+  for (auto& [owner, cq] : cqs_) {
+    const CqSpec& spec = cq.reader->spec();
+    cq.news = false;
+    cq.wanted = {};
+    if (!policy_.read_completions || is_stopped(spec, cq.looks)) continue;
+    if (!pressed_) cq.wanted = cq.reader->wanted(generous);
+    cq.first_at = at;
+    add_range(local_, remote_, at, spec.ring_addr, spec.ring.entries, spec.ring.entry_bytes,
+              cq.wanted.first, cq.wanted.count);
+  }
+  if (first_.size() < at) first_.resize(at);
+  for (iovec& part : local_)
+    part.iov_base = first_.data() + reinterpret_cast<size_t>(part.iov_base);
+  const auto add_doorbells = [&](std::vector<std::byte>& copy) {
+    size_t offset = 0;
+    for (const iovec& range : doorbells_) {
+      local_.push_back({copy.data() + offset, range.iov_len});
+      remote_.push_back(range);
+      offset += range.iov_len;
+    }
+  };
+  add_doorbells(doorbells_before_);
+  if (!copy(local_, remote_)) return still_reads(out);
+  failures_ = 0;
+  const uint64_t read_ns = monotonic_now_ns();
+  // In between the last look at this ring, or its begin, and now.
+  const auto times = [&](const auto& ring) {
+    const uint64_t since_ns = std::max(ring.read_ns, ring.reader->spec().since_ns);
+    return LookTimes{std::min(begin_ns, since_ns), read_ns};
+  };
+
+  // 2. what is new, twice where it may still be written, then doorbells again
+  local_.clear();
+  remote_.clear();
+  at = 0;
+  bool any = false;
+  for (auto& [owner, send] : sends_) {
+    const SendSpec& spec = send.reader->spec();
+    send.wanted = {};
+    if (send.before == nullptr || spec.blocks == 0 || is_stopped(spec)) continue;
+    const auto doorbell = static_cast<uint16_t>(be32_at(send.before + 4));
+    send.wanted =
+        send.reader->on_doorbell(doorbell, times(send), laps(send, begin_ns - before_ns), out);
+    if (!send.wanted.any()) {
+      send.read_ns = begin_ns;
+      continue;
+    }
+    any = true;
+    send.at = at;
+    add_range(local_, remote_, at, spec.ring_addr, spec.blocks, kWqeBlockBytes, send.wanted.first,
+              send.wanted.end - send.wanted.first);
+  }
+  for (auto& [owner, cq] : cqs_) {
+    const CqSpec& spec = cq.reader->spec();
+    if (cq.wanted.count == 0 || is_stopped(spec, cq.looks)) continue;
+    const RingBytes bytes = bytes_of(first_, cq.first_at, cq.wanted.count, spec.ring.entry_bytes);
+    cq.news = cq.reader->has_news(cq.wanted, bytes);
+    if (!cq.news) {
+      cq.reader->on_nothing(cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0);
+      cq.read_ns = begin_ns;
+      continue;
+    }
+    any = true;
+    cq.second_at = at;
+    add_range(local_, remote_, at, spec.ring_addr, spec.ring.entries, spec.ring.entry_bytes,
+              cq.wanted.first, cq.wanted.count);
+  }
+  double fill = 0;
+  for (const auto& [owner, send] : sends_) fill = std::max(fill, send.reader->last_fill());
+  if (any) {
+    if (second_.size() < at) second_.resize(at);
+    for (iovec& part : local_)
+      part.iov_base = second_.data() + reinterpret_cast<size_t>(part.iov_base);
+    add_doorbells(doorbells_after_);
+    if (!copy(local_, remote_)) return still_reads(out);
+    for (auto& [owner, send] : sends_) {
+      if (!send.wanted.any() || is_stopped(send.reader->spec())) continue;
+      const uint64_t count = send.wanted.end - send.wanted.first;
+      send.reader->on_copy(send.wanted, bytes_of(second_, send.at, count, kWqeBlockBytes),
+                           static_cast<uint16_t>(be32_at(send.after + 4)), times(send), out);
+      send.read_ns = begin_ns;
+    }
+    const uint64_t now_ns = monotonic_now_ns();
+    for (auto& [owner, cq] : cqs_) {
+      const CqSpec& spec = cq.reader->spec();
+      if (!cq.news || is_stopped(spec, cq.looks)) continue;
+      cq.reader->on_copies(
+          cq.wanted, bytes_of(first_, cq.first_at, cq.wanted.count, spec.ring.entry_bytes),
+          bytes_of(second_, cq.second_at, cq.wanted.count, spec.ring.entry_bytes),
+          cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0,
+          {times(cq).before_ns, std::max(read_ns, now_ns)}, out);
+      cq.read_ns = begin_ns;
+      fill = std::max(fill, cq.reader->last_fill());
+    }
+  }
+  publish();
+  last_begin_ns_ = begin_ns;
+  interval_.looked(fill, begin_ns);
+  return true;
+}
+
+// For BPF's last look: what we have.
+void ProcessReader::publish() {
+  if (slots_ == nullptr) return;
+  for (const auto& [owner, send] : sends_) {
+    const uint32_t slot = send.reader->spec().slot;
+    if (slot == 0) continue;
+    const uint32_t life = send.reader->spec().slot_life;
+    store_shared(slots_[slot].posted, static_cast<__u64>(SIGMA_RING_PLACE(life, send.reader->posted())));
+    store_shared(slots_[slot].next, static_cast<__u64>(SIGMA_RING_PLACE(life, send.reader->next())));
+  }
+  for (const auto& [owner, cq] : cqs_)
+    if (const uint32_t slot = cq.reader->spec().slot; slot != 0)
+      store_shared(slots_[slot].next, static_cast<__u64>(cq.reader->next()));
+}
+
+// A copy failed. Rings that have ended may be gone before we were told; one whose memory has gone
+// without a command is given up. False: nothing explains it, and that often.
+bool ProcessReader::still_reads(RecordBuffer& out) {
+  bool explained = false;
+  const auto readable = [&](uint64_t address, uint64_t bytes) {
+    std::vector<std::byte> buffer(bytes);
+    iovec local{buffer.data(), bytes}, remote{reinterpret_cast<void*>(address), bytes};
+    return process_vm_readv(static_cast<pid_t>(pid_), &local, 1, &remote, 1, 0) ==
+           static_cast<ssize_t>(bytes);
+  };
+  const uint64_t now_ns = monotonic_now_ns();
+  std::erase_if(sends_, [&](auto& entry) {
+    const SendSpec& spec = entry.second.reader->spec();
+    if (readable(spec.doorbell_addr, 8) &&
+        (spec.blocks == 0 || readable(spec.ring_addr, uint64_t{spec.blocks} * kWqeBlockBytes)))
+      return false;
+    explained = true;
+    if (is_stopped(spec)) return false;  // BPF has seen it end
+    entry.second.reader->end(now_ns, SIGMA_GAP_UNREADABLE, out);
+    return changed_ = true;
+  });
+  std::erase_if(cqs_, [&](auto& entry) {
+    const CqSpec& spec = entry.second.reader->spec();
+    if (readable(spec.ring_addr, uint64_t{spec.ring.entries} * spec.ring.entry_bytes) &&
+        (spec.doorbell_addr == 0 || readable(spec.doorbell_addr, 8)))
+      return false;
+    explained = true;
+    if (is_stopped(spec, entry.second.looks)) return false;
+    entry.second.reader->end(now_ns, out);
+    return changed_ = true;
+  });
+  return explained || ++failures_ < kMaxFailures;
+}
+
+}  // namespace sigma

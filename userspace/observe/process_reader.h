@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// ProcessReader: all rings of one process, a look at a time.
+//
+// A look is at most two process_vm_readv calls. The order in each is what certifies the rest:
+//   1. completion rings, then all doorbell records: what has completed was posted before
+//   2. new blocks of the send rings, the completion rings again, then all doorbell records again:
+//      how far the writers have come while we copied
+// A ring that BPF has marked (sigma_ring_slot.dead, .looks) after a copy is not the ring any more,
+// or is about to be rewritten: the copy is dropped, and BPF's own one is waited for.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "observe/cq_reader.h"
+#include "observe/interval.h"
+#include "observe/send_reader.h"
+
+namespace sigma {
+
+struct ReaderPolicy {
+  bool read_posts = true;         // else doorbells are counted only
+  bool probes_tell = true;        // probes tell of posts as well: what they explain is not read
+  bool read_completions = true;
+};
+
+class ProcessReader {
+ public:
+  // `slots`: BPF's array, SIGMA_RING_SLOTS long; null: none.
+  ProcessReader(uint32_t pid, const ReaderPolicy& policy, sigma_ring_slot* slots);
+
+  void open(const SendSpec& spec, RecordBuffer& out);
+  void open(const CqSpec& spec, RecordBuffer& out);
+  void resize(const RingOwner& owner, const CqSpec& spec);
+  // A command that BPF took for the ring's end has failed.
+  void resume_cq(const RingOwner& owner);
+  // A ring that BPF does not copy at its end has ended.
+  void close_send(const RingOwner& owner, uint64_t at_ns, RecordBuffer& out);
+  void close_cq(const RingOwner& owner, uint64_t at_ns, RecordBuffer& out);
+  // One record of BPF's last look.
+  void on_drain(const sigma_ring_drain& drain, std::span<const std::byte> bytes,
+                RecordBuffer& out);
+  void explain(const RingOwner& owner, uint16_t index, uint32_t blocks, bool same_thread);
+  // All of it ends: the process has gone.
+  void end(uint64_t at_ns, RecordBuffer& out);
+  // The doorbells alone, for as long as it is on.
+  void set_pressed(bool pressed, uint64_t now_ns, RecordBuffer& out);
+  // All records of probes up to this time have been given to explain().
+  void told_until(uint64_t ns);
+  void set_probed(bool probed, const char* reason, uint64_t now_ns, RecordBuffer& out);
+
+  // False: nothing could be read; the process has gone, or forbids it.
+  bool look(RecordBuffer& out);
+  bool empty() const { return sends_.empty() && cqs_.empty(); }
+  Interval& interval() { return interval_; }
+  uint64_t looks() const { return looks_; }
+
+ private:
+  struct Send {
+    std::unique_ptr<SendReader> reader;
+    const std::byte *before = nullptr, *after = nullptr;  // its doorbell in the two copies
+    SendReader::Wanted wanted;
+    size_t at = 0;        // of its blocks in the copy
+    uint64_t read_ns = 0;  // begin of the last look that took it in
+  };
+  struct Completion {
+    std::unique_ptr<CqReader> reader;
+    const std::byte *before = nullptr, *after = nullptr;
+    CqReader::Wanted wanted;
+    size_t first_at = 0, second_at = 0;
+    bool news = false;
+    uint32_t looks = 0;    // of BPF's, taken in
+    uint64_t read_ns = 0;  // begin of the last look that took it in
+  };
+  struct Pieces {
+    uint64_t first = 0;
+    bool any = false;
+    std::vector<std::byte> bytes;
+  };
+
+  void rebuild();
+  bool is_stopped(const CqSpec& spec, uint32_t looks) const;
+  bool is_stopped(const SendSpec& spec) const;
+  void publish();
+  SendReader::Laps laps(const Send& send, uint64_t elapsed_ns) const;
+  bool copy(std::vector<iovec>& local, std::vector<iovec>& remote);
+  bool still_reads(RecordBuffer& out);
+  void free_slot(uint32_t slot);
+  SendReader* find_send(const RingOwner& cq, uint32_t qp_num);
+  SendReader::Mode mode() const;
+  void add_range(std::vector<iovec>& local, std::vector<iovec>& remote, size_t& at,
+                 uint64_t ring_addr, uint32_t entries, uint32_t stride, uint64_t first,
+                 uint64_t count);
+  static RingBytes bytes_of(const std::vector<std::byte>& buffer, size_t at, uint64_t count,
+                            uint32_t stride);
+
+  uint32_t pid_;
+  ReaderPolicy policy_;
+  bool pressed_ = false;
+  sigma_ring_slot* slots_;
+  std::map<RingOwner, Send> sends_;
+  std::map<RingOwner, Completion> cqs_;
+  std::map<RingOwner, uint32_t> send_lives_, cq_lives_;
+  // Of copies that are not complete yet, by slot and the thread whose command it is.
+  std::map<std::pair<uint32_t, uint32_t>, Pieces> pieces_;
+  Interval interval_;
+  bool changed_ = true;
+  uint64_t last_begin_ns_ = 0;
+  uint64_t looks_ = 0;
+  uint32_t failures_ = 0;
+
+  // The doorbell records' pages, and room for two copies of them.
+  std::vector<iovec> doorbells_;
+  std::vector<std::byte> doorbells_before_, doorbells_after_;
+  std::vector<iovec> local_, remote_;
+  std::vector<std::byte> first_, second_;
+};
+
+}  // namespace sigma

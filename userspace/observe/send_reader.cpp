@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "observe/send_reader.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace sigma {
+namespace {
+
+uint32_t saturated(uint64_t value) {
+  return static_cast<uint32_t>(std::min<uint64_t>(value, ~0u));
+}
+
+}  // namespace
+
+SendReader::SendReader(const SendSpec& spec, uint32_t life, Mode mode, bool probes_tell)
+    : spec_(spec),
+      ring_{spec.owner.number, spec.blocks},
+      life_(life),
+      mode_(mode),
+      probes_tell_(probes_tell) {}
+
+void SendReader::start_at(uint64_t position) {
+  first_ = cursor_.posted = cursor_.next = explained_ = completed_ = position;
+}
+
+void SendReader::begin(RecordBuffer& out) {
+  state(SIGMA_RING_BEGIN, "", spec_.since_ns, out);
+}
+
+void SendReader::state(uint8_t event, const char* reason, uint64_t now_ns, RecordBuffer& out) {
+  sigma_ring record{};
+  record.context = spec_.owner.context;
+  record.ring_addr = spec_.ring_addr;
+  record.doorbell_addr = spec_.doorbell_addr;
+  record.first = first_;
+  record.posted = cursor_.posted - first_;
+  record.seen = seen_;
+  record.missed = missed_;
+  record.number = spec_.owner.number;
+  record.life = life_;
+  record.entries = spec_.blocks;
+  record.cqn = spec_.send_cqn;
+  record.flags = static_cast<uint16_t>((spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0) |
+                                       (cursor_.modulo ? SIGMA_RING_MODULO : 0));
+  record.kind = SIGMA_RING_SEND;
+  record.event = event;
+  record.origin = spec_.origin;
+  record.mode = mode_ == Mode::read ? SIGMA_RING_READ : SIGMA_RING_COUNTED;
+  record.initiator = spec_.initiator;
+  record.tier = SIGMA_TIER_NONE;
+  std::strncpy(record.reason, reason, sizeof(record.reason) - 1);
+  out.add(record, SIGMA_RING, spec_.owner.pid, now_ns);
+}
+
+void SendReader::set_mode(Mode mode, const char* reason, uint64_t now_ns, RecordBuffer& out) {
+  if (mode == mode_) return;
+  mode_ = mode;
+  state(SIGMA_RING_STATE, reason, now_ns, out);
+}
+
+void SendReader::gap(uint64_t first, uint64_t count, uint8_t reason, const LookTimes& times,
+                     RecordBuffer& out) {
+  if (count == 0) return;
+  const IndexRange range{first, first + count};
+  contiguous_from_ = range.end;
+  if (!probes_tell_) return emit(Gap{range, reason, times}, times.after_ns, out);
+  explained_ranges_.for_each_outside(
+      range, [&](IndexRange piece) { gaps_.push_back({piece, reason, times}); });
+}
+
+void SendReader::settle_gaps(bool all, uint64_t now_ns, RecordBuffer& out) {
+  while (!gaps_.empty() && (all || !probes_tell_ || gaps_.front().times.after_ns < told_until_ns_)) {
+    explained_ranges_.for_each_outside(gaps_.front().range, [&](IndexRange piece) {
+      emit(Gap{piece, gaps_.front().reason, gaps_.front().times}, now_ns, out);
+    });
+    gaps_.pop_front();
+  }
+}
+
+void SendReader::emit(const Gap& gap, uint64_t now_ns, RecordBuffer& out) {
+  const uint64_t count = gap.range.end - gap.range.first;
+  sigma_ring_gap record{};
+  record.context = spec_.owner.context;
+  record.first = gap.range.first;
+  record.count = count;
+  record.begin_ns = gap.times.before_ns;
+  record.end_ns = gap.times.after_ns;
+  record.number = spec_.owner.number;
+  record.life = life_;
+  record.flags = static_cast<uint16_t>((spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0) |
+                                       (cursor_.modulo ? SIGMA_RING_MODULO : 0));
+  record.kind = SIGMA_RING_SEND;
+  record.reason = gap.reason;
+  record.initiator = spec_.initiator;
+  record.tier = SIGMA_TIER_NONE;
+  missed_ += count;
+  out.add(record, SIGMA_RING_GAP, spec_.owner.pid, now_ns);
+}
+
+SendReader::Wanted SendReader::on_doorbell(uint16_t value, const LookTimes& times,
+                                           const Laps& laps, RecordBuffer& out) {
+  const uint64_t before = cursor_.posted;
+  // A doorbell that has not moved may have gone round as well.
+  const bool laps_possible = laps.possible && laps.at_least == 0;
+  advance(ring_, cursor_, value, laps_possible);
+  // Rounds of 65,536 blocks that the doorbell cannot tell.
+  if (laps.at_least > cursor_.posted)
+    cursor_.posted += (laps.at_least - cursor_.posted + 0xffff) & ~uint64_t{0xffff};
+  fill_ = static_cast<double>(cursor_.posted - before) / ring_.blocks;
+  settle_gaps(false, times.after_ns, out);
+  if (!held_.empty() && (cursor_.posted != before || laps_possible))
+    settle_held(cursor_.posted + (laps_possible ? 1u << 16 : 0), false, times.after_ns, out);
+  if (mode_ == Mode::counted) {
+    settle_held(cursor_.posted, true, times.after_ns, out);
+    gap(cursor_.next, cursor_.posted - cursor_.next, SIGMA_GAP_COUNTED, times, out);
+    cursor_.next = cursor_.posted;
+    return {};
+  }
+  if (mode_ == Mode::probed && !mixed_) {
+    if (explained_ >= cursor_.posted) {
+      cursor_.next = cursor_.posted;
+      unexplained_since_ns_ = behind_since_ns_ = 0;
+      return {};
+    }
+    cursor_.next = std::max(cursor_.next, std::min(explained_, cursor_.posted));
+    // A probe's record comes with the next drain of the ring buffer: until then its post looks like
+    // one that no probe has told of.
+    if (unexplained_since_ns_ == 0 || explained_ >= unexplained_until_) {
+      unexplained_since_ns_ = times.after_ns;
+      unexplained_until_ = cursor_.posted;
+      behind_since_ns_ = times.before_ns;
+    }
+    // Before it is overwritten it must be read, explained or not.
+    const bool urgent = cursor_.posted - cursor_.next > ring_.blocks / 2;
+    if (!urgent && unexplained_since_ns_ >= told_until_ns_) return {};
+    mixed_ = !urgent;
+    unexplained_since_ns_ = 0;
+  }
+  if (cursor_.next == cursor_.posted) {
+    behind_since_ns_ = 0;
+    return {};
+  }
+  if (behind_since_ns_ == 0) behind_since_ns_ = times.before_ns;
+  const uint64_t oldest = cursor_.posted > ring_.blocks ? cursor_.posted - ring_.blocks : 0;
+  return {std::max(oldest, cursor_.next), cursor_.posted};
+}
+
+// Of what the looks before left unread: since they began.
+LookTimes SendReader::since_behind(const LookTimes& look) const {
+  if (behind_since_ns_ == 0) return look;
+  return {std::min(behind_since_ns_, look.before_ns), look.after_ns};
+}
+
+void SendReader::on_copy(const Wanted& wanted, const RingBytes& bytes, uint16_t doorbell_after,
+                         const LookTimes& look, RecordBuffer& out) {
+  const LookTimes times = since_behind(look);
+  behind_since_ns_ = 0;
+  const uint64_t after = extend16(wanted.end, doorbell_after);
+  const uint64_t start = chain_start(ring_, bytes, wanted.first, wanted.end);
+  if (wanted.first > cursor_.next || start > wanted.first) settle_held(after, true, times.after_ns, out);
+  gap(cursor_.next, wanted.first - cursor_.next, SIGMA_GAP_LAPPED, times, out);
+  gap(wanted.first, start - wanted.first, SIGMA_GAP_UNCERTAIN, times, out);
+  Wqe wqe;
+  for (uint64_t at = start; at < wanted.end; at += wqe.blocks) {
+    if (!decode_wqe(bytes, (at - wanted.first) * kWqeBlockBytes, spec_.service, wqe) ||
+        wqe.blocks == 0) {
+      gap(at, wanted.end - at, SIGMA_GAP_UNREADABLE, times, out);
+      break;
+    }
+    report(at, wqe, times, after, false, out);
+  }
+  cursor_.next = wanted.end;
+}
+
+void SendReader::on_last(uint64_t first, const RingBytes& bytes, uint64_t posted,
+                         const LookTimes& look, RecordBuffer& out) {
+  // BPF counted from what had been published; ours may be further.
+  posted = extend16(cursor_.posted, static_cast<uint16_t>(posted));
+  const LookTimes times = since_behind(look);
+  const uint64_t at_ns = times.after_ns;
+  settle_held(posted, true, at_ns, out);
+  cursor_.posted = posted;
+  first = posted - bytes.size() / kWqeBlockBytes;
+  if (mode_ == Mode::counted) first = posted;
+  const uint64_t from = std::max(first, cursor_.next);
+  gap(cursor_.next, std::min(from, posted) - cursor_.next,
+      mode_ == Mode::counted ? SIGMA_GAP_COUNTED : SIGMA_GAP_LAPPED, times, out);
+  if (from < posted) {
+    // The chain is sought from where we stand, not from where the copy begins.
+    const size_t skip = (from - first) * kWqeBlockBytes;
+    std::vector<std::byte> rest(bytes.size() - skip);
+    bytes.copy(skip, rest.data(), rest.size());
+    const RingBytes slots{std::span<const std::byte>(rest)};
+    const uint64_t start = chain_start(ring_, slots, from, posted);
+    gap(from, start - from, SIGMA_GAP_UNCERTAIN, times, out);
+    Wqe wqe;
+    for (uint64_t at = start; at < posted; at += wqe.blocks) {
+      if (!decode_wqe(slots, (at - from) * kWqeBlockBytes, spec_.service, wqe) || wqe.blocks == 0) {
+        gap(at, posted - at, SIGMA_GAP_UNREADABLE, times, out);
+        break;
+      }
+      report(at, wqe, times, posted, true, out);
+    }
+  }
+  cursor_.next = posted;
+  settle_gaps(true, at_ns, out);
+  state(SIGMA_RING_END, "", at_ns, out);
+}
+
+void SendReader::end(uint64_t at_ns, uint8_t gap_reason, RecordBuffer& out) {
+  settle_held(cursor_.posted, true, at_ns, out);
+  if (mode_ == Mode::probed && explained_ > cursor_.next)
+    cursor_.next = std::min(explained_, cursor_.posted);
+  gap(cursor_.next, cursor_.posted - cursor_.next, gap_reason, {at_ns, at_ns}, out);
+  cursor_.next = cursor_.posted;
+  settle_gaps(true, at_ns, out);
+  state(SIGMA_RING_END, "", at_ns, out);
+}
+
+void SendReader::report(uint64_t position, const Wqe& wqe, const LookTimes& times,
+                        uint64_t posted_after, bool last, RecordBuffer& out) {
+  sigma_ring_post post{};
+  post.context = spec_.owner.context;
+  post.post_ns = times.before_ns + (times.after_ns - times.before_ns) / 2;
+  post.post_error_ns = saturated((times.after_ns - times.before_ns + 1) / 2);
+  post.index = position;
+  post.number = spec_.owner.number;
+  post.life = life_;
+  post.blocks = wqe.blocks;
+  post.opcode = wqe.wr_opcode;
+  post.raw_opcode = wqe.raw_opcode;
+  post.qp_type = spec_.qp_type;
+  post.initiator = spec_.initiator;
+  post.tier = SIGMA_TIER_NONE;
+  uint16_t flags = spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0;
+  if (cursor_.modulo) flags |= SIGMA_RING_MODULO;
+  if (wqe.signaled) flags |= SIGMA_RING_SIGNALED;
+  if (wqe.is_inline) flags |= SIGMA_RING_INLINE;
+  if (wqe.malformed) flags |= SIGMA_RING_TRUNCATED;
+  if (wqe.has_bytes) {
+    post.bytes = saturated(wqe.bytes);
+    post.num_sge = static_cast<uint8_t>(std::min<uint16_t>(wqe.num_sge, 255));
+  } else {
+    flags |= SIGMA_RING_NO_BYTES;
+  }
+  if (wqe.has_local) {
+    post.local_addr = wqe.local_addr;
+    post.lkey = wqe.lkey;
+  }
+  if (wqe.has_remote) {
+    post.remote_addr = wqe.remote_addr;
+    post.rkey = wqe.rkey;
+  } else {
+    flags |= SIGMA_RING_NO_REMOTE;
+  }
+  if (wqe.has_invalidate) post.rkey = wqe.rkey;
+  if (wqe.has_imm) post.imm = htonl(wqe.imm);
+  if (wqe.has_peer) {
+    flags |= SIGMA_RING_HAS_QPN;
+    post.remote_qpn = wqe.peer.qp_num;
+    if (wqe.peer.has_lid) post.lid = wqe.peer.lid;
+    if (wqe.peer.has_gid) {
+      flags |= SIGMA_RING_HAS_GID;
+      std::memcpy(&post.gid_prefix, wqe.peer.gid.data(), 8);
+      std::memcpy(&post.gid_interface, wqe.peer.gid.data() + 8, 8);
+    }
+  }
+  post.flags = flags;
+  if (wqe.signaled) {
+    if (signaled_at_ < position && signaled_at_ >= contiguous_from_) {
+      const auto blocks = static_cast<uint32_t>(position - signaled_at_);
+      if (blocks_per_completion_ == 0)
+        blocks_per_completion_ = blocks;
+      else if (blocks_per_completion_ != blocks)
+        blocks_per_completion_ = kVaries;
+    }
+    signaled_at_ = position;
+  }
+  const bool margin = margin_certain(ring_, position, posted_after);
+  const bool unfinished = any_completed_ && unfinished_certain(position, completed_);
+  if (held_.empty() && (margin || unfinished || last)) {
+    post.flags |= margin ? SIGMA_RING_MARGIN : SIGMA_RING_POSTERIOR;
+    emit(post, times.after_ns, out);
+  } else if (last) {
+    post.flags |= SIGMA_RING_POSTERIOR;
+    emit(post, times.after_ns, out);
+  } else {
+    held_.push_back({post, margin || unfinished ? 0 : posted_after});
+  }
+}
+
+void SendReader::emit(sigma_ring_post& post, uint64_t now_ns, RecordBuffer& out) {
+  seen_ += post.blocks;
+  out.add(post, SIGMA_RING_POST, spec_.owner.pid, now_ns);
+}
+
+// The doorbell is at `posted` now. `last`: nobody writes to the ring any more, or what stands in it
+// will not be asked again.
+void SendReader::settle_held(uint64_t posted, bool last, uint64_t now_ns, RecordBuffer& out) {
+  while (!held_.empty()) {
+    Held& held = held_.front();
+    const uint64_t position = held.post.index;
+    const bool margin = held.posted_after == 0;
+    Posterior answer = margin ? Posterior::certain
+                              : posterior(ring_, position, held.posted_after, posted);
+    if (answer == Posterior::wait && last)
+      answer = posted <= position + ring_.blocks ? Posterior::certain : Posterior::refused;
+    if (answer == Posterior::wait) return;
+    if (answer == Posterior::refused) {
+      gap(position, held.post.blocks, SIGMA_GAP_UNCERTAIN, {now_ns, now_ns}, out);
+    } else {
+      held.post.flags |= margin ? SIGMA_RING_MARGIN : SIGMA_RING_POSTERIOR;
+      emit(held.post, now_ns, out);
+    }
+    held_.pop_front();
+  }
+}
+
+void SendReader::explain(uint16_t index, uint32_t blocks, bool same_thread) {
+  const auto ahead =
+      static_cast<int16_t>(static_cast<uint16_t>(index - static_cast<uint16_t>(explained_)));
+  if (ahead > 0) {
+    const IndexRange between{explained_, explained_ + static_cast<uint64_t>(ahead)};
+    // Posts in between that no probe told of.
+    if (!open_ended_) mixed_ = true;
+    else explained_ranges_.add(between);
+    explained_ = between.end;
+  } else if (ahead < 0 && same_thread) {
+    // What was refused did not move the queue on.
+    const auto back = static_cast<uint64_t>(-int64_t{ahead});
+    explained_ -= std::min(back, explained_);
+  }
+  explained_ranges_.add({explained_, explained_ + blocks});
+  explained_ += blocks;
+  open_ended_ = blocks == 0;
+  if (mode_ == Mode::read && !mixed_) mode_ = Mode::probed;
+}
+
+bool SendReader::completed(uint16_t counter, uint64_t cq_index) {
+  // No more than the ring is outstanding, which is half of what an index tells apart.
+  const auto ahead =
+      static_cast<int16_t>(static_cast<uint16_t>(counter - static_cast<uint16_t>(cursor_.posted)));
+  if (ahead < 0 && cursor_.posted < static_cast<uint64_t>(-int64_t{ahead})) return false;
+  const uint64_t position = cursor_.posted + static_cast<uint64_t>(int64_t{ahead});
+  if (position < completed_) return false;
+  completed_ = position + 1;
+  completion_index_ = cq_index;
+  any_completed_ = true;
+  return true;
+}
+
+uint64_t SendReader::completed_at(uint64_t cq_index) const {
+  if (!any_completed_ || blocks_per_completion() == 0 || cq_index < completion_index_) return 0;
+  return completed_ - 1 + (cq_index - completion_index_) * blocks_per_completion_;
+}
+
+}  // namespace sigma
