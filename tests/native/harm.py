@@ -120,6 +120,35 @@ def case_tracer_out_of_memory(folder):
         target.end()
 
 
+def case_many_targets(folder):
+    """Jobs that all post as fast as they can while one tracer comes to each in turn, and goes: none is held up for good,
+    and none of their posts in between is missing."""
+    with contextlib.ExitStack() as stack:
+        targets = [stack.enter_context(loaded_job()) for _ in range(4)]
+        for target in targets:
+            target.spin()
+        path = os.path.join(folder, "ops.csv")
+        pids = ",".join(str(target.pid) for target in targets)
+        with Attach(PROGRAM, "--pid", pids, "--budget", "off", "--ring-size", "64M", "-o", path) as tracer:
+            tracer.says("^attached: 4 processes")
+            for target in targets:
+                goes_on(target)
+                target.stop()
+            first = {target.pid: target.sent + 1 for target in targets}
+            for target in targets:
+                target.send(25)
+            assert tracer.interrupt() == 0, tracer.text
+        output = Output(path)
+        lost = exact(output.counters)
+        for target in targets:
+            ids = output.ids(target.pid)
+            assert ids and ids == sorted(set(ids)) and set(ids) <= set(range(1, target.sent + 1)), "invented rows"
+            if lost == 0:
+                assert ids == list(range(ids[0], target.sent + 1)) and ids[0] <= first[target.pid], (ids[0], ids[-1])
+            target.send(5)
+            target.end()
+
+
 def case_two_tracers(folder):
     """Both see all, neither disturbs the other, nor the job; one is killed in between."""
     with loaded_job() as target:
