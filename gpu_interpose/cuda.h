@@ -10,6 +10,7 @@ extern "C" {
 
 typedef int CUresult;
 typedef unsigned long long CUdeviceptr;
+typedef struct CUctx_st* CUcontext;
 typedef struct CUstream_st* CUstream;
 typedef struct CUmemPoolHandle_st* CUmemoryPool;
 typedef unsigned long long CUmemGenericAllocationHandle;
@@ -23,14 +24,18 @@ namespace sigma::gpu::cuda {
 enum : CUresult {
   kSuccess = 0,
   kNotInitialized = 3,
+  kNotReady = 600,
 };
 enum : CUpointer_attribute {
+  kPointerContext = 1,
   kPointerMemoryType = 2,
   kPointerDeviceOrdinal = 9,
   kPointerRangeStart = 11,
 };
 enum : unsigned { kMemoryHost = 1, kMemoryDevice = 2 };
 enum : unsigned { kHostRegisterIoMemory = 4 };
+enum : unsigned { kHostAllocPortable = 1, kStreamNonBlocking = 1 };
+enum : int { kCaptureRelaxed = 2 };
 enum : CUmemRangeHandleType { kRangeDmaBuf = 1 };
 enum : uint64_t { kProcPerThreadStream = 2 };
 

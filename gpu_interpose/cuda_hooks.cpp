@@ -6,6 +6,7 @@
 #include "gpu_interpose/hooks.h"
 #include "gpu_interpose/memory.h"
 #include "gpu_interpose/queues.h"
+#include "gpu_interpose/reader.h"
 #include "gpu_interpose/wrappers.h"
 
 namespace {
@@ -176,6 +177,33 @@ CUresult cuMemHostUnregister(void* address) {
   Range range;
   if (result == cuda::kSuccess && guard.outermost()) remove_range(number(address), range);
   return result;
+}
+
+// ---- contexts -----------------------------------------------------------------------------------
+
+namespace {
+
+template <typename F>
+CUresult end_context(F real, int device) {
+  const Guard guard;
+  if (!guard.outermost()) return call(real, device);
+  const ReaderPause pause;
+  return call(real, device);
+}
+
+}  // namespace
+
+CUresult cuDevicePrimaryCtxRelease(int device) {
+  return end_context(SIGMA_REAL(cuDevicePrimaryCtxRelease), device);
+}
+CUresult cuDevicePrimaryCtxRelease_v2(int device) {
+  return end_context(SIGMA_REAL(cuDevicePrimaryCtxRelease_v2), device);
+}
+CUresult cuDevicePrimaryCtxReset(int device) {
+  return end_context(SIGMA_REAL(cuDevicePrimaryCtxReset), device);
+}
+CUresult cuDevicePrimaryCtxReset_v2(int device) {
+  return end_context(SIGMA_REAL(cuDevicePrimaryCtxReset_v2), device);
 }
 
 // ---- memory for a NIC ---------------------------------------------------------------------------

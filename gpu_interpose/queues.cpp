@@ -15,6 +15,7 @@
 #include "gpu_interpose/hooks.h"
 #include "gpu_interpose/lock.h"
 #include "gpu_interpose/memory.h"
+#include "gpu_interpose/reader.h"
 #include "gpu_interpose/stack_name.h"
 #include "gpu_interpose/text.h"
 
@@ -118,6 +119,7 @@ void write(sigma_gpu_queue& queue, auto&& change) {
 void after_fork() {
   forget_ranges();
   forget_queues();
+  reader_after_fork();
 }
 
 // Before the first entry; under the lock.
@@ -272,7 +274,8 @@ void apply_attributes(sigma_gpu_queue& queue, const PrmFacts& facts) {
   if (facts.to_state == IBV_QPS_RTS) queue.flags |= SIGMA_GPU_HAS_RETRIES;
 }
 
-void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stack) {
+void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stack,
+               bool& made_device_queue) {
   if (facts.sq_blocks.value_or(0) == 0) return;  // receives only
   const uint32_t index = take_entry();
   if (index == SIGMA_GPU_MAX_QUEUES) return count(SIGMA_GPU_QUEUES_FULL);
@@ -312,6 +315,7 @@ void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stac
     queue.sequence = entry.sequence;
     memcpy(&entry, &queue, sizeof entry);
   });
+  made_device_queue = (queue.flags & SIGMA_GPU_INITIATED) && queue.ring_memory == SIGMA_GPU_MEMORY_DEVICE;
 }
 
 void end_queue(uint32_t index) {
@@ -321,6 +325,7 @@ void end_queue(uint32_t index) {
     queue.ended_ns = now_ns();
   });
   queue_objects[index].live = false;
+  reader_gone(index);
 }
 
 bool overlaps(uint64_t address, uint64_t bytes, uint64_t begin, uint64_t length) {
@@ -333,7 +338,23 @@ bool stands_in(const sigma_gpu_queue& queue, uint64_t begin, uint64_t bytes) {
          overlaps(queue.cq_addr, queue.cq_entries * uint64_t{queue.cqe_bytes}, begin, bytes);
 }
 
+// The reader takes its last look before, without the lock; not for long.
 void end_queues(auto&& which) {
+  if (reader_listens()) {
+    bool any = false;
+    {
+      const Locked locked(lock);
+      for (uint32_t i = 0; i < registry.used; ++i) {
+        const sigma_gpu_queue& queue = registry.queues[i];
+        if (queue.state != SIGMA_GPU_QUEUE_LIVE || !(queue.flags & SIGMA_GPU_INITIATED) ||
+            !which(i))
+          continue;
+        reader_mark(i);
+        any = true;
+      }
+    }
+    if (any) reader_wait();
+  }
   const Locked locked(lock);
   for (uint32_t i = 0; i < registry.used; ++i)
     if (registry.queues[i].state == SIGMA_GPU_QUEUE_LIVE && which(i)) end_queue(i);
@@ -411,10 +432,14 @@ void on_object(const Caller& caller, std::span<const std::byte> command,
   const auto facts = decode_prm(command, answer);
   if (!facts || facts->status != 0 || facts->action != PrmAction::create) return;
   const sigma_gpu_stack stack = stack_of(caller.from);
-  const Locked locked(lock);
-  watch_forks();
-  if (facts->object == PrmObject::cq) add_completion_queue(caller, *facts);
-  if (facts->object == PrmObject::qp) add_queue(caller, *facts, stack);
+  bool device_queue = false;
+  {
+    const Locked locked(lock);
+    watch_forks();
+    if (facts->object == PrmObject::cq) add_completion_queue(caller, *facts);
+    if (facts->object == PrmObject::qp) add_queue(caller, *facts, stack, device_queue);
+  }
+  if (facts->object == PrmObject::qp) reader_queues_changed(device_queue);
 }
 
 void on_modified(const Caller& caller, std::span<const std::byte> command,

@@ -17,6 +17,8 @@
 
 struct ibv_context;
 
+extern "C" __attribute__((visibility("default"))) sigma_gpu_registry sigmatrace_gpu_registry;
+
 namespace sigma::gpu {
 
 // Counts in the registry. Any thread, also before constructors have run.

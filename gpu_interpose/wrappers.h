@@ -42,6 +42,11 @@ SIGMA_WRAPPER CUresult cuMemFreeHost(void* address);
 SIGMA_WRAPPER CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags);
 SIGMA_WRAPPER CUresult cuMemHostUnregister(void* address);
 
+SIGMA_WRAPPER CUresult cuDevicePrimaryCtxRelease(int device);
+SIGMA_WRAPPER CUresult cuDevicePrimaryCtxRelease_v2(int device);
+SIGMA_WRAPPER CUresult cuDevicePrimaryCtxReset(int device);
+SIGMA_WRAPPER CUresult cuDevicePrimaryCtxReset_v2(int device);
+
 SIGMA_WRAPPER CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address,
                                                      size_t bytes, CUmemRangeHandleType type,
                                                      unsigned long long flags);

@@ -11,6 +11,8 @@ namespace ours {
 #define SIGMA_CUDA_WRAPPERS_ONLY
 #include "gpu_interpose/cuda.h"
 #include "gpu_interpose/wrappers.h"
+#define CALL(member, symbol, type, parameters) typedef CUresult member##_type parameters;
+#include "gpu_interpose/reader_calls.def"
 }  // namespace ours
 
 namespace fake {

@@ -14,6 +14,11 @@ import tempfile
 NAMES = {
     "kSuccess": "CUDA_SUCCESS",
     "kNotInitialized": "CUDA_ERROR_NOT_INITIALIZED",
+    "kNotReady": "CUDA_ERROR_NOT_READY",
+    "kHostAllocPortable": "CU_MEMHOSTALLOC_PORTABLE",
+    "kStreamNonBlocking": "CU_STREAM_NON_BLOCKING",
+    "kCaptureRelaxed": "CU_STREAM_CAPTURE_MODE_RELAXED",
+    "kPointerContext": "CU_POINTER_ATTRIBUTE_CONTEXT",
     "kPointerMemoryType": "CU_POINTER_ATTRIBUTE_MEMORY_TYPE",
     "kPointerDeviceOrdinal": "CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL",
     "kPointerRangeStart": "CU_POINTER_ATTRIBUTE_RANGE_START_ADDR",
@@ -50,6 +55,11 @@ def rows(source, typedefs):
             if pointer not in known:
                 sys.exit(f"hooks.def: {symbol}: cudaTypedefs.h has no PFN_{pointer}")
             yield f"decltype(ours::{symbol})", f"wrapper_{symbol}", "FUNCTION", f"PFN_{pointer}"
+    calls = re.findall(r"^CALL\((\w+), \w+, (\w+), ", text_of(source, "gpu_interpose", "reader_calls.def"), re.MULTILINE)
+    if not calls:
+        sys.exit("reader_calls.def is not understood")
+    for member, pointer in calls:
+        yield f"ours::{member}_type", f"call_{member}", "FUNCTION", f"PFN_{pointer}"
     entries = re.findall(r"^(STREAM_)?ENTRY\((\w+), (\d+), (\w+), (?:(_pt\w+), )?",
                          text_of(source, "tests", "fake_cuda", "driver", "entries.def"), re.MULTILINE)
     for per_thread, base, since, symbol, suffix in entries:

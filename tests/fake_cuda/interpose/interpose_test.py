@@ -91,7 +91,7 @@ def exports_are_the_table(rig):
         rows = re.findall(r"^SIGMA_(?:CUDA|MLX5DV|LIBC)\((\w+)", file.read(), re.MULTILINE)
     require(len(rows) > 20 and len(rows) == len(set(rows)), "hooks.def is not understood")
     exported = {name for name, _, defined in dynamic_symbols(rig) if defined}
-    own = {"dlsym", "dlvsym", "dlopen", "dlmopen", "sigmatrace_gpu_registry"}
+    own = {"dlsym", "dlvsym", "dlopen", "dlmopen", "sigmatrace_gpu_registry", "sigmatrace_gpu_emit", "sigmatrace_gpu_tracers"}
     require_equal("exports", exported, set(rows) | own)
 
 

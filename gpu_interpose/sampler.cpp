@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Which queues are looked at, how, and how often; sampler_round.cpp has the looks.
+#include "gpu_interpose/sampler.h"
+
+#include <string.h>
+
+namespace sigma::gpu {
+namespace {
+
+constexpr uint64_t kIdleNs = 3'000'000, kShortestNs = 20'000, kLongestNs = 200'000;
+constexpr uint64_t kIdleAfterNs = 1'000'000'000;
+constexpr double kTargetFill = 0.12;  // of the fullest ring, that is new at a look
+constexpr uint64_t kRetryNs = 100'000'000;
+
+uint64_t of_device(const sigma_gpu_queue& queue) {
+  return queue.ring_memory == SIGMA_GPU_MEMORY_DEVICE;
+}
+
+}  // namespace
+
+size_t Sampler::memory_bytes() {
+  return SIGMA_GPU_MAX_QUEUES * (sizeof(Watched) + sizeof(CompletionSlot));
+}
+
+Sampler::Sampler(const sigma_gpu_registry& registry, const CudaCalls* calls, RecordBatch& out,
+                 void* memory, const SamplerOptions& options, const std::atomic<uint8_t>* marks)
+    : registry_(registry),
+      calls_(calls),
+      out_(out),
+      options_(options),
+      marks_(marks),
+      watched_(static_cast<Watched*>(memory)),
+      completions_(reinterpret_cast<CompletionSlot*>(watched_ + SIGMA_GPU_MAX_QUEUES)) {}
+
+// As any reader of the registry: a copy that was not written to meanwhile.
+bool Sampler::take(uint32_t index, sigma_gpu_queue& queue) const {
+  auto& entry = registry_.queues[index];
+  std::atomic_ref<uint32_t> sequence(entry.sequence);
+  for (int tries = 0; tries < 100; ++tries) {
+    const uint32_t before = sequence.load(std::memory_order_acquire);
+    if (before & 1) continue;
+    memcpy(&queue, &entry, sizeof queue);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (sequence.load(std::memory_order_relaxed) == before) return true;
+  }
+  return false;
+}
+
+// -1: unknown, or memory of a context that is not the device's primary one, in which alone we copy.
+int Sampler::gpu_of(const sigma_gpu_queue& queue) const {
+  int device = -1;
+  if (!calls_ || calls_->pointer_attribute(&device, cuda::kPointerDeviceOrdinal, queue.ring_addr) !=
+                     cuda::kSuccess)
+    return -1;
+  return device < kMaxGpus ? device : -1;
+}
+
+void Sampler::begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attached_ns) {
+  Watched& watched = watched_[index];
+  memset(static_cast<void*>(&watched), 0, sizeof watched);
+  watched.here = true;
+  watched.created_ns = queue.created_ns;
+  watched.gpu = -1;
+  watched.cq = -1;
+  watched.started = queue.created_ns >= attached_ns;
+  const uint64_t now = now_ns();
+  const bool on_host = queue.ring_memory == SIGMA_GPU_MEMORY_HOST ||
+                       queue.ring_memory == SIGMA_GPU_MEMORY_REGISTERED;
+  if (on_host) return watched.send.begin(queue, 1, SIGMA_RING_READ, "", now, out_);
+  if (!of_device(queue) || queue.ring_addr == 0)
+    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, "memory of unknown kind", now, out_);
+  const int device = gpu_of(queue);
+  if (device < 0)
+    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, "no device of its memory", now, out_);
+  watched.gpu = static_cast<int16_t>(device);
+  if (gpus_[device].given_up)
+    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, "reader gave up", now, out_);
+  const bool snapshot = options_.snapshots_only;
+  const uint8_t tier = snapshot ? 5 : 3;
+  watched.send.begin(queue, tier, snapshot ? SIGMA_RING_SNAPSHOT : SIGMA_RING_READ, "", now, out_);
+  if (queue.cq_memory != SIGMA_GPU_MEMORY_DEVICE) return;
+  // A completion queue may serve several.
+  uint32_t free = completions_used_;
+  for (uint32_t i = 0; i < completions_used_; ++i) {
+    if (completions_[i].look.is_of(queue)) {
+      ++completions_[i].look.users;
+      watched.cq = static_cast<int32_t>(i);
+      return;
+    }
+    if (!completions_[i].look.begun()) free = i;
+  }
+  if (free == SIGMA_GPU_MAX_QUEUES) return;
+  CompletionSlot& slot = completions_[free];
+  memset(static_cast<void*>(&slot), 0, sizeof slot);
+  if (!slot.look.begin(queue, next_cq_life_++, tier, out_)) return;
+  if (free == completions_used_) ++completions_used_;
+  slot.look.users = 1;
+  slot.look.looked_ns = now;
+  slot.started = watched.started;
+  watched.cq = static_cast<int32_t>(free);
+}
+
+void Sampler::release_completions(Watched& watched) {
+  if (watched.cq < 0) return;
+  CompletionSlot& slot = completions_[watched.cq];
+  watched.cq = -1;
+  if (slot.look.users > 0 && --slot.look.users == 0) slot.look.end(out_);
+}
+
+void Sampler::refresh(uint64_t attached_ns) {
+  const uint32_t used =
+      std::atomic_ref(const_cast<__u32&>(registry_.used)).load(std::memory_order_acquire);
+  device_queues_ = 0;
+  for (uint32_t i = 0; i < used && i < SIGMA_GPU_MAX_QUEUES; ++i) {
+    sigma_gpu_queue queue;
+    if (!take(i, queue)) continue;
+    Watched& watched = watched_[i];
+    const bool live = queue.state == SIGMA_GPU_QUEUE_LIVE && (queue.flags & SIGMA_GPU_INITIATED);
+    const bool same = watched.here && watched.created_ns == queue.created_ns &&
+                      watched.send.queue().qp_num == queue.qp_num;
+    if (i >= used_) used_ = i + 1;
+    // Gone without a last look: it was not waited for.
+    if (watched.here && (!live || !same)) {
+      watched.send.end(SIGMA_GAP_ENDED, now_ns(), out_);
+      release_completions(watched);
+      watched.here = false;
+    }
+    if (live && !watched.here && !marked(i)) begin(i, queue, attached_ns);
+    if (live && of_device(queue)) ++device_queues_;
+  }
+}
+
+SendLook* Sampler::send_of(const CompletionLook& look, uint32_t qp_num) {
+  for (uint32_t i = 0; i < used_; ++i)
+    if (watched_[i].here && watched_[i].send.queue().qp_num == qp_num && watched_[i].cq >= 0 &&
+        &completions_[watched_[i].cq].look == &look)
+      return &watched_[i].send;
+  return nullptr;
+}
+
+bool Sampler::usable(Gpu& gpu, int device) {
+  if (gpu.given_up || !calls_) return false;
+  const uint64_t now = now_ns();
+  if (gpu.copier.is_open()) return true;
+  if (now < gpu.try_after_ns) return false;
+  switch (gpu.copier.open(*calls_, device)) {
+    case Copier::Open::ready:
+      return true;
+    case Copier::Open::inactive:
+      gpu.try_after_ns = now + kRetryNs;
+      return false;
+    case Copier::Open::failed:
+      break;
+  }
+  give_up(device, "no stream");
+  return false;
+}
+
+// The reader, not the job: queues of this device are from now on known by their set-up only.
+void Sampler::give_up(int device, const char* reason) {
+  gpus_[device].given_up = true;
+  for (uint32_t i = 0; i < used_; ++i)
+    if (watched_[i].here && watched_[i].gpu == device && watched_[i].send.begun())
+      watched_[i].send.change(0, SIGMA_RING_SETUP, reason, out_);
+}
+
+uint64_t Sampler::look() {
+  const uint64_t begin = now_ns();
+  double fill = 0;
+  bool waiting = false;
+  bool any[kMaxGpus] = {};
+  for (uint32_t i = 0; i < used_; ++i)
+    if (watched_[i].here && watched_[i].gpu >= 0) any[watched_[i].gpu] = true;
+  for (int device = 0; device < kMaxGpus; ++device) {
+    if (!any[device]) continue;
+    look_at(device, false, fill);
+    waiting |= gpus_[device].waiting;
+  }
+  const uint64_t now = now_ns();
+  bool deferred = false;
+  for (uint32_t i = 0; i < used_; ++i) {
+    SendLook& send = watched_[i].send;
+    if (!watched_[i].here || watched_[i].gpu < 0 || !send.begun()) continue;
+    deferred |= send.deferred_ns() != 0;
+    if (i < kProgress) std::atomic_ref(progress_[i]).store(send.seen() + send.missed());
+    const bool stuck = send.mode() != SIGMA_RING_SETUP && send.stuck_ns(now) >= options_.hang_ns;
+    if (stuck && !send.hung) {
+      send.hung = true;
+      send.want_snapshot();
+      send.state(SIGMA_RING_STATE, "hung", out_);
+    } else if (!stuck && send.hung) {
+      send.hung = false;
+      send.state(SIGMA_RING_STATE, "moving again", out_);
+    }
+  }
+  out_.flush();
+  // Shorter at once where much was new, longer bit by bit; within the CPU that we may use.
+  round_ns_ = now - begin;
+  if (fill > 0) {
+    active_ns_ = now;
+    const double factor = kTargetFill / fill;
+    interval_ns_ *= factor < 1 ? factor : factor < 1.25 ? factor : 1.25;
+    if (interval_ns_ > kLongestNs) interval_ns_ = kLongestNs;
+  } else if (!deferred) {
+    interval_ns_ *= 1.3;
+    const auto most = static_cast<double>(now - active_ns_ > kIdleAfterNs ? kIdleNs : kLongestNs);
+    if (interval_ns_ > most) interval_ns_ = most;
+  }
+  if (interval_ns_ < kShortestNs) interval_ns_ = kShortestNs;
+  if (waiting) return 1'000'000;
+  const uint64_t floor = round_ns_ * (100 - options_.cpu_percent) / options_.cpu_percent;
+  auto next = static_cast<uint64_t>(interval_ns_);
+  if (options_.snapshots_only) next = 50'000'000;
+  return next > floor ? next : floor;
+}
+
+void Sampler::want_snapshot() {
+  for (uint32_t i = 0; i < used_; ++i)
+    if (watched_[i].here) watched_[i].send.want_snapshot();
+}
+
+void Sampler::leave_device(int device) {
+  for (int each = 0; each < kMaxGpus; ++each)
+    if (device < 0 || device == each) {
+      if (gpus_[each].copier.is_open()) gpus_[each].copier.close();
+      gpus_[each].waiting = false;
+      gpus_[each].try_after_ns = 0;
+    }
+}
+
+void Sampler::forget() {
+  for (uint32_t i = 0; i < used_; ++i) watched_[i].here = false;
+  for (uint32_t i = 0; i < completions_used_; ++i) completions_[i].look.forget();
+  used_ = completions_used_ = device_queues_ = 0;
+}
+
+void Sampler::tell_totals() {
+  for (uint32_t i = 0; i < used_; ++i)
+    if (watched_[i].here && watched_[i].gpu >= 0 && watched_[i].send.begun())
+      watched_[i].send.state(SIGMA_RING_STATE, "", out_);
+}
+
+}  // namespace sigma::gpu

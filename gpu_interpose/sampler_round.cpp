@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// One round of looks at the queues of one GPU.
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "gpu_interpose/sampler.h"
+
+namespace sigma::gpu {
+namespace {
+
+constexpr size_t kRecordBytes = 8;  // the doorbell record: receive, send
+constexpr uint64_t kSnapshotLookNs = 50'000'000;
+// Of one queue at a look: what a quarter of the buffer holds twice.
+constexpr uint32_t kMostBlocks = Copier::kBufferBytes / 8 / kWqeBlockBytes;
+
+uint16_t send_doorbell(const std::byte* record) {
+  return static_cast<uint16_t>(std::to_integer<unsigned>(record[6]) << 8 |
+                               std::to_integer<unsigned>(record[7]));
+}
+
+// Memory of this process that the job may unmap at any time: a fault must be an error.
+bool read_host(uint64_t address, void* to, size_t bytes) {
+  iovec here{to, bytes}, there{reinterpret_cast<void*>(address), bytes};
+  return syscall(SYS_process_vm_readv, getpid(), &here, 1ul, &there, 1ul, 0ul) ==
+         static_cast<long>(bytes);
+}
+
+bool on_host(uint8_t memory) {
+  return memory == SIGMA_GPU_MEMORY_HOST || memory == SIGMA_GPU_MEMORY_REGISTERED;
+}
+
+}  // namespace
+
+bool Sampler::due(const Watched& watched, bool last) const {
+  if (last) return watched.ending;
+  return watched.send.mode() == SIGMA_RING_READ || watched.send.hung ||
+         now_ns() - watched.send.looked_ns >= kSnapshotLookNs;
+}
+
+// False: this round is over. A late copy is waited for by the next.
+bool Sampler::finish(Gpu& gpu, int device) {
+  switch (gpu.copier.finish(options_.copy_limit_ns)) {
+    case Copier::Finish::done:
+      return true;
+    case Copier::Finish::late:
+      gpu.waiting = true;
+      gpu.waiting_since_ns = now_ns();
+      return false;
+    case Copier::Finish::failed:
+      break;
+  }
+  give_up(device, "a copy failed");
+  return false;
+}
+
+// Of records in host memory the value is there at once; of others, when the copy is done.
+bool Sampler::read_doorbell(Gpu& gpu, const sigma_gpu_queue& queue, const std::byte*& at,
+                            uint16_t& value) {
+  at = nullptr;
+  if (queue.doorbell_addr == 0) return true;
+  if (on_host(queue.doorbell_memory)) {
+    std::byte record[kRecordBytes];
+    if (!read_host(queue.doorbell_addr, record, sizeof record)) return false;
+    value = send_doorbell(record);
+    return true;
+  }
+  at = gpu.copier.copy(queue.doorbell_addr, kRecordBytes);
+  return at != nullptr;
+}
+
+bool Sampler::copy_ring(Gpu& gpu, uint64_t base, uint32_t entries, uint32_t entry_bytes,
+                        uint64_t first, uint32_t count, const std::byte* (&pieces)[2]) {
+  const uint32_t slot = static_cast<uint32_t>(first % entries);
+  const uint32_t head = count < entries - slot ? count : entries - slot;
+  pieces[0] = gpu.copier.copy(base + uint64_t{slot} * entry_bytes, size_t{head} * entry_bytes);
+  pieces[1] = nullptr;
+  if (pieces[0] && head < count)
+    pieces[1] = gpu.copier.copy(base, size_t{count - head} * entry_bytes);
+  return pieces[0] && (head == count || pieces[1]);
+}
+
+RingBytes Sampler::bytes_of(const std::byte* const (&pieces)[2], uint32_t entries,
+                            uint32_t entry_bytes, uint64_t first, uint32_t count) {
+  if (!pieces[0]) return RingBytes{};
+  const uint32_t slot = static_cast<uint32_t>(first % entries);
+  const uint32_t head = count < entries - slot ? count : entries - slot;
+  const std::span<const std::byte> one(pieces[0], size_t{head} * entry_bytes);
+  if (head == count) return RingBytes(one);
+  return RingBytes(one, {pieces[1], size_t{count - head} * entry_bytes});
+}
+
+bool Sampler::look_at(int device, bool last, double& fill) {
+  Gpu& gpu = gpus_[device];
+  if (!usable(gpu, device) || !gpu.copier.enter()) return false;
+  bool done = false;
+  if (gpu.waiting) {
+    const auto came = gpu.copier.finish(0);
+    gpu.waiting = came == Copier::Finish::late;
+    if (came == Copier::Finish::failed) give_up(device, "a copy failed");
+    if (gpu.waiting && now_ns() - gpu.waiting_since_ns >= options_.give_up_ns)
+      give_up(device, "a copy does not end");
+  }
+  if (!gpu.waiting && !gpu.given_up)
+    done = start_queues(gpu, device) && first_phase(gpu, device, last) &&
+           second_phase(gpu, device, last, fill);
+  gpu.copier.leave();
+  return done;
+}
+
+// Queues that were in use before: where do they stand?
+bool Sampler::start_queues(Gpu& gpu, int device) {
+  for (uint32_t i = 0; i < used_; ++i) {
+    Watched& watched = watched_[i];
+    if (!sampled(watched, device) || watched.started || (marked(i) && !watched.ending)) continue;
+    const sigma_gpu_queue& queue = watched.send.queue();
+    CompletionSlot* slot = watched.cq >= 0 ? &completions_[watched.cq] : nullptr;
+    const std::byte* pieces[2] = {};
+    const uint32_t entries = slot ? (slot->look.collapsed() ? 1 : slot->look.entries()) : 0;
+    const bool fits = slot && size_t{entries} * slot->look.entry_bytes() <= Copier::kBufferBytes / 2;
+    if (fits && !copy_ring(gpu, slot->look.address(), slot->look.collapsed() ? 1 : entries,
+                           slot->look.entry_bytes(), 0, entries, pieces))
+      return finish(gpu, device) && false;
+    if (!read_doorbell(gpu, queue, watched.doorbell, watched.doorbell_value)) {
+      watched.send.change(0, SIGMA_RING_SETUP, "doorbell unreadable", out_);
+      watched.started = true;
+      return finish(gpu, device) && false;
+    }
+    if (!finish(gpu, device)) return false;
+    bool found = false;
+    uint16_t counter = 0;
+    const auto newest = [&](uint32_t qp_num, uint16_t value) {
+      if (qp_num != queue.qp_num) return;
+      found = true;
+      counter = value;
+    };
+    if (fits) {
+      const RingBytes whole = bytes_of(pieces, entries, slot->look.entry_bytes(), 0, entries);
+      if (!slot->started)
+        slot->look.start(whole, newest);
+      else
+        slot->look.newest_of(whole, newest);
+      slot->started = true;
+    }
+    if (watched.doorbell) watched.doorbell_value = send_doorbell(watched.doorbell);
+    watched.send.start(watched.doorbell_value, found, counter, now_ns(), out_);
+    watched.started = true;
+  }
+  return true;
+}
+
+bool Sampler::first_phase(Gpu& gpu, int device, bool last) {
+  round_begin_ns_ = now_ns();
+  for (uint32_t i = 0; i < completions_used_; ++i) completions_[i].planned = false;
+  for (uint32_t i = 0; i < used_; ++i) {
+    Watched& watched = watched_[i];
+    watched.doorbell = nullptr;
+    watched.looked = watched.has_completion = false;
+    watched.wanted = {};
+    if (!sampled(watched, device) || !due(watched, last) || (!last && marked(i))) continue;
+    // A queue without a doorbell record moves by its completions alone.
+    const bool look_for_completions =
+        last || watched.send.pending() || watched.send.queue().doorbell_addr == 0;
+    if (watched.cq >= 0 && look_for_completions && !completions_[watched.cq].planned) {
+      CompletionSlot& slot = completions_[watched.cq];
+      const uint32_t bytes = slot.look.entry_bytes();
+      slot.wanted = slot.look.wanted();
+      const uint32_t entries = slot.look.collapsed() ? 1 : slot.look.entries();
+      slot.planned = true;
+      if (!copy_ring(gpu, slot.look.address(), entries, bytes, slot.wanted.first, slot.wanted.count,
+                     slot.one))
+        break;
+      slot.two[0] = slot.two[1] = slot.three = nullptr;
+      if (slot.look.collapsed()) {
+        slot.two[0] = gpu.copier.copy(slot.look.address(), bytes);
+        slot.three = gpu.copier.copy(slot.look.address(), bytes);
+        if (!slot.three) break;
+      }
+    }
+    if (!read_doorbell(gpu, watched.send.queue(), watched.doorbell, watched.doorbell_value)) {
+      if (gpu.copier.last_error() == cuda::kSuccess && gpu.copier.room() > 4096)
+        watched.send.change(0, SIGMA_RING_SETUP, "doorbell unreadable", out_);
+      else
+        break;
+      continue;
+    }
+    watched.looked = true;
+  }
+  return finish(gpu, device);
+}
+
+bool Sampler::second_phase(Gpu& gpu, int device, bool last, double& fill) {
+  const uint64_t now = now_ns();
+  const uint64_t lap_ns = 65'536ull * 1'000'000'000 / options_.most_posts_per_s;
+  for (uint32_t i = 0; i < completions_used_; ++i) {
+    CompletionSlot& slot = completions_[i];
+    if (!slot.planned) continue;
+    const uint32_t entries = slot.look.collapsed() ? 1 : slot.look.entries();
+    slot.news = slot.look.peek(
+        slot.wanted,
+        bytes_of(slot.one, entries, slot.look.entry_bytes(), slot.wanted.first, slot.wanted.count),
+        [&](uint32_t qp_num, uint16_t counter) {
+          for (uint32_t k = 0; k < used_; ++k) {
+            Watched& watched = watched_[k];
+            if (!watched.looked || watched.cq != static_cast<int32_t>(i) ||
+                watched.send.queue().qp_num != qp_num)
+              continue;
+            watched.has_completion = true;
+            watched.counter = counter;
+          }
+        });
+  }
+  for (uint32_t i = 0; i < used_; ++i) {
+    Watched& watched = watched_[i];
+    if (!watched.looked) continue;
+    SendLook& send = watched.send;
+    if (watched.doorbell) watched.doorbell_value = send_doorbell(watched.doorbell);
+    const uint64_t before = send.posted();
+    const CompletionSlot* slot = watched.cq >= 0 ? &completions_[watched.cq] : nullptr;
+    // Without a completion no more can have been posted than the ring holds.
+    const bool laps = now - send.looked_ns > lap_ns && (!slot || !slot->planned || slot->news) &&
+                      (send.pending() || watched.doorbell_value != (before & 0xffff));
+    if (last) send.want_snapshot();
+    watched.wanted = send.on_doorbell(watched.doorbell_value, watched.has_completion,
+                                      watched.counter, laps, now);
+    send.limit(watched.wanted, kMostBlocks);
+    const double part =
+        static_cast<double>(send.posted() - before) / send.queue().ring_entries;
+    if (part > fill) fill = part;
+  }
+  // As many queues at a time as the buffer holds.
+  uint32_t from = 0;
+  size_t planned = 0;
+  for (uint32_t i = 0; i <= used_; ++i) {
+    size_t bytes = 0;
+    if (i < used_ && watched_[i].looked) {
+      bytes = 2 * size_t{watched_[i].wanted.blocks()} * kWqeBlockBytes + 512;
+      if (watched_[i].cq >= 0) bytes += size_t{completions_[watched_[i].cq].wanted.count + 1} * 128;
+    }
+    if (i == used_ || planned + bytes > Copier::kBufferBytes) {
+      if (planned > 0 && !read_part(gpu, device, from, i, last)) return false;
+      from = i;
+      planned = 0;
+    }
+    planned += bytes;
+  }
+  return true;
+}
+
+bool Sampler::copy_slots(Gpu& gpu, Watched& watched) {
+  const sigma_gpu_queue& queue = watched.send.queue();
+  const SendLook::Wanted& wanted = watched.wanted;
+  watched.completion_between = nullptr;
+  watched.doorbell_between_value = watched.doorbell_value;
+  if (!wanted.any()) return true;
+  if (!copy_ring(gpu, queue.ring_addr, queue.ring_entries, kWqeBlockBytes, wanted.first,
+                 wanted.blocks(), watched.one))
+    return false;
+  if (watched.cq >= 0 && completions_[watched.cq].look.collapsed()) {
+    const CompletionLook& look = completions_[watched.cq].look;
+    watched.completion_between =
+        gpu.copier.copy(look.address() + look.entry_bytes() - kCqeBytes, kCqeBytes);
+    if (!watched.completion_between) return false;
+  }
+  // In host memory it is read when the copies are done: later than between them, and so stricter.
+  if (!on_host(queue.doorbell_memory) &&
+      !read_doorbell(gpu, queue, watched.doorbell_between, watched.doorbell_between_value))
+    return false;
+  return copy_ring(gpu, queue.ring_addr, queue.ring_entries, kWqeBlockBytes, wanted.first,
+                   wanted.blocks(), watched.two);
+}
+
+// The queues of one part of the table: what is new in them, and in their completion queues.
+bool Sampler::read_part(Gpu& gpu, int device, uint32_t from, uint32_t to, bool last) {
+  bool copied = true;
+  for (uint32_t i = from; i < to && copied; ++i) {
+    Watched& watched = watched_[i];
+    watched.doorbell_between = nullptr;
+    if (!watched.looked) continue;
+    copied = copy_slots(gpu, watched);
+    if (!copied || watched.cq < 0) continue;
+    CompletionSlot& slot = completions_[watched.cq];
+    if (!slot.planned || slot.look.collapsed() || !slot.news || slot.two[0]) continue;
+    copied = copy_ring(gpu, slot.look.address(), slot.look.entries(), slot.look.entry_bytes(),
+                       slot.wanted.first, slot.wanted.count, slot.two);
+  }
+  if (!finish(gpu, device) || !copied) return false;
+  const uint64_t now = now_ns();
+  for (uint32_t i = from; i < to; ++i) {
+    Watched& watched = watched_[i];
+    if (!watched.looked) continue;
+    SendLook& send = watched.send;
+    const sigma_gpu_queue& queue = send.queue();
+    if (watched.wanted.any()) {
+      SendLook::Copies copies;
+      copies.one = bytes_of(watched.one, queue.ring_entries, kWqeBlockBytes, watched.wanted.first,
+                            watched.wanted.blocks());
+      copies.two = bytes_of(watched.two, queue.ring_entries, kWqeBlockBytes, watched.wanted.first,
+                            watched.wanted.blocks());
+      if (on_host(queue.doorbell_memory) && queue.doorbell_addr)
+        read_doorbell(gpu, queue, watched.doorbell_between, watched.doorbell_between_value);
+      copies.doorbell = watched.doorbell_between ? send_doorbell(watched.doorbell_between)
+                                                 : watched.doorbell_between_value;
+      if (watched.completion_between) {
+        const Cqe cqe = decode_cqe(
+            std::span<const std::byte, kCqeBytes>(watched.completion_between, kCqeBytes));
+        copies.has_completion = is_requester(cqe) && cqe.qp_num == queue.qp_num;
+        copies.counter = cqe.wqe_counter;
+      }
+      copies.last = last;
+      send.on_slots(watched.wanted, copies, {send.looked_ns, now}, out_);
+    }
+    send.looked_ns = round_begin_ns_;
+  }
+  for (uint32_t i = from; i < to; ++i)
+    if (watched_[i].looked && watched_[i].cq >= 0) tell_completions(completions_[watched_[i].cq], now);
+  return true;
+}
+
+void Sampler::tell_completions(CompletionSlot& slot, uint64_t now) {
+  if (!slot.planned) return;
+  slot.planned = false;
+  const uint32_t entries = slot.look.collapsed() ? 1 : slot.look.entries();
+  const uint32_t bytes = slot.look.entry_bytes();
+  if (slot.news && slot.two[0]) {
+    const std::byte* const third[2] = {slot.three, nullptr};
+    slot.look.on_copies(
+        slot.wanted, bytes_of(slot.one, entries, bytes, slot.wanted.first, slot.wanted.count),
+        bytes_of(slot.two, entries, bytes, slot.wanted.first, slot.wanted.count),
+        bytes_of(third, entries, bytes, 0, 1), {slot.look.looked_ns, now},
+        [&](uint32_t qp_num) { return send_of(slot.look, qp_num); }, out_);
+  }
+  slot.look.looked_ns = round_begin_ns_;
+}
+
+}  // namespace sigma::gpu

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "gpu_interpose/send_look.h"
+
+#include <infiniband/verbs.h>
+
+#include "base/be.h"
+#include "decode/wqe.h"
+#include "gpu_interpose/text.h"
+
+namespace sigma::gpu {
+namespace {
+
+constexpr uint64_t kQuietNs = 200'000;
+// Copied behind a completion that is ahead of the doorbell, for the rest of its WQE.
+constexpr uint32_t kOpenEndBlocks = 8;
+
+template <typename T>
+T smaller(T a, T b) {
+  return a < b ? a : b;
+}
+template <typename T>
+T larger(T a, T b) {
+  return a < b ? b : a;
+}
+
+uint32_t saturated(uint64_t value) {
+  return static_cast<uint32_t>(smaller<uint64_t>(value, ~0u));
+}
+
+QpService service_of(uint8_t qp_type) {
+  switch (qp_type) {
+    case IBV_QPT_RC:
+      return QpService::rc;
+    case IBV_QPT_UC:
+      return QpService::uc;
+    case IBV_QPT_UD:
+      return QpService::ud;
+    default:
+      return QpService::dci;  // of the others only these are made by DevX
+  }
+}
+
+// Not a hash against malice: whether a writer has been here.
+uint64_t sum_of(const RingBytes& bytes) {
+  uint64_t sum = 1469598103934665603ull, word = 0;
+  for (size_t at = 0; at + sizeof word <= bytes.size(); at += sizeof word) {
+    bytes.copy(at, &word, sizeof word);
+    sum = (sum ^ word) * 1099511628211ull;
+    sum ^= sum >> 29;
+  }
+  return sum;
+}
+
+bool same_blocks(const RingBytes& a, const RingBytes& b, uint64_t block, uint32_t count) {
+  std::byte one[kWqeBlockBytes], two[kWqeBlockBytes];
+  for (uint64_t at = block; at < block + count; ++at)
+    if (!a.load(at * kWqeBlockBytes, one) || !b.load(at * kWqeBlockBytes, two) ||
+        memcmp(one, two, sizeof one) != 0)
+      return false;
+  return true;
+}
+
+}  // namespace
+
+// Slots are used again after their completion only. Not of stacks that are unknown, nor of
+// NVSHMEM's, to whose queues DeepEP's kernels may write, which keep count in another way.
+bool SendLook::guarded() const {
+  return queue_.stack == SIGMA_GPU_STACK_DOCA || queue_.stack == SIGMA_GPU_STACK_UCX;
+}
+
+void SendLook::begin(const sigma_gpu_queue& queue, uint8_t tier, uint8_t mode, const char* reason,
+                     uint64_t now_ns, RecordBatch& out) {
+  *this = SendLook{};
+  queue_ = queue;
+  ring_ = {queue.qp_num, queue.ring_entries};
+  tier_ = tier;
+  mode_ = valid(ring_) ? mode : uint8_t{SIGMA_RING_SETUP};
+  begun_ = true;
+  looked_ns = moved_ns_ = now_ns;
+  state(SIGMA_RING_BEGIN, reason, out);
+}
+
+void SendLook::start(uint16_t doorbell, bool has_completion, uint16_t counter, uint64_t now_ns,
+                     RecordBatch& out) {
+  // Of a queue's age nothing is known: positions begin in the first round of 65,536.
+  const uint64_t posted = doorbell;
+  uint64_t from = posted;
+  const uint16_t end = static_cast<uint16_t>(counter + 1);
+  const auto outstanding = static_cast<uint16_t>(doorbell - end);
+  if (has_completion && outstanding <= ring_.blocks)
+    from = posted >= outstanding ? posted - outstanding : posted + 65'536 - outstanding;
+  else if (has_completion && static_cast<uint16_t>(end - doorbell) <= ring_.blocks)
+    from = end;  // the NIC is ahead of the record
+  else if (!has_completion && posted <= ring_.blocks)
+    from = 0;
+  first_ = cursor_.posted = cursor_.next = doorbell_ = from;
+  if (has_completion) {
+    completed_ = from;
+    any_completed_ = true;
+  }
+  cursor_.posted = doorbell_ = from + static_cast<uint16_t>(doorbell - static_cast<uint16_t>(from));
+  if (cursor_.posted - from > ring_.blocks) cursor_.posted = doorbell_ = from;
+  unknown_until_ = cursor_.posted;
+  moved_ns_ = now_ns;
+  // Said again, now that it is known from where on.
+  if (first_ != 0) state(SIGMA_RING_STATE, "", out);
+}
+
+SendLook::Wanted SendLook::on_doorbell(uint16_t doorbell, bool has_completion, uint16_t counter,
+                                       bool laps_possible, uint64_t now_ns) {
+  doorbell_ = extend16(doorbell_, doorbell);
+  uint64_t target = larger(doorbell_, cursor_.posted), position = 0;
+  open_end_ = has_completion && position_of(counter, position) && position >= target;
+  if (open_end_) target = position + 1;
+  if (target != cursor_.posted) moved_ns_ = now_ns;
+  step_ = advance(ring_, cursor_, static_cast<uint16_t>(target), laps_possible);
+  if (cursor_.next == cursor_.posted) {
+    behind_since_ns_ = 0;
+    return {};
+  }
+  if (behind_since_ns_ == 0) behind_since_ns_ = looked_ns;
+  if (mode_ == SIGMA_RING_SETUP || (mode_ == SIGMA_RING_SNAPSHOT && !snapshot_)) return {};
+  Wanted wanted{step_.first, step_.end};
+  if (open_end_) wanted.end += smaller<uint64_t>(kOpenEndBlocks - 1, ring_.blocks - wanted.blocks());
+  return wanted;
+}
+
+void SendLook::limit(Wanted& wanted, uint32_t blocks) {
+  if (wanted.blocks() <= blocks || step_.end - wanted.first < blocks / 2) return;
+  const uint64_t first = step_.end - blocks / 2;
+  step_.gap += first - step_.first;
+  step_.first = wanted.first = first;
+}
+
+// Of the WQE whose first block the completion named, the last one posted.
+uint32_t SendLook::last_wqe_blocks(const Wanted& wanted, const RingBytes& bytes) const {
+  Wqe wqe;
+  if (step_.end == 0 || step_.end - 1 < wanted.first) return 1;
+  const bool whole = decode_wqe(bytes, (step_.end - 1 - wanted.first) * kWqeBlockBytes,
+                                service_of(queue_.qp_type), wqe);
+  if (!whole || wqe.qp_num != queue_.qp_num ||
+      wqe.index != static_cast<uint16_t>(step_.end - 1) || wqe.blocks == 0 ||
+      step_.end - 1 + wqe.blocks > wanted.end)
+    return 1;
+  return wqe.blocks;
+}
+
+// All WQEs from the result on, up to `end`, are certain.
+uint64_t SendLook::certain_from(const Wanted& wanted, uint64_t start, uint64_t end,
+                                const Copies& copies, uint64_t posted_after,
+                                uint64_t completed) const {
+  uint64_t certain = start;
+  Wqe wqe;
+  for (uint64_t at = start; at < end; at += wqe.blocks) {
+    if (!decode_wqe(copies.one, (at - wanted.first) * kWqeBlockBytes, service_of(queue_.qp_type),
+                    wqe) ||
+        wqe.blocks == 0)
+      return end;
+    const bool stands = copies.last || margin_certain(ring_, at, posted_after) ||
+                        (guarded() && copies.has_completion && unfinished_certain(at, completed));
+    if (!stands || !same_blocks(copies.one, copies.two, at - wanted.first, wqe.blocks))
+      certain = at + wqe.blocks;
+  }
+  return certain;
+}
+
+void SendLook::on_slots(const Wanted& wanted, const Copies& copies, const LookTimes& look,
+                        RecordBatch& out) {
+  LookTimes times = look;
+  if (behind_since_ns_ != 0) times.before_ns = smaller(times.before_ns, behind_since_ns_);
+  if (open_end_)
+    if (const uint32_t more = last_wqe_blocks(wanted, copies.one) - 1; more > 0) {
+      cursor_.posted += more;
+      step_.end += more;
+    }
+  uint64_t completed = completed_, position = 0;
+  if (copies.has_completion && position_of(copies.counter, position))
+    completed = larger(completed, position + 1);
+  const uint64_t posted_after = larger(extend16(doorbell_, copies.doorbell), completed);
+  const uint64_t start = chain_start(ring_, copies.one, wanted.first, step_.end);
+  uint64_t from = certain_from(wanted, start, step_.end, copies, posted_after, completed);
+  bool quiet = false;
+  if (from > wanted.first && !copies.last && posted_after <= step_.end) {
+    // Nobody has posted since: it may be the end of a burst, and a second look can tell.
+    const uint64_t sum = sum_of(copies.one);
+    const bool unchanged = quiet_since_ns_ != 0 && quiet_posted_ == step_.end && quiet_sum_ == sum;
+    if (!unchanged) {
+      quiet_since_ns_ = times.after_ns;
+      quiet_posted_ = step_.end;
+      quiet_sum_ = sum;
+    }
+    if (!unchanged || times.after_ns - quiet_since_ns_ < kQuietNs) return;
+    quiet = same_blocks(copies.one, copies.two, 0, static_cast<uint32_t>(step_.end - wanted.first));
+    if (!quiet) return;
+    from = start;
+  }
+  quiet_since_ns_ = behind_since_ns_ = 0;
+  const uint64_t lapped = step_.gap;
+  if (mode_ == SIGMA_RING_SNAPSHOT)
+    gap(cursor_.next, lapped, SIGMA_GAP_COUNTED, times, out);
+  else
+    gap(cursor_.next, lapped, SIGMA_GAP_LAPPED, times, out);
+  gap(wanted.first, from - wanted.first, SIGMA_GAP_UNCERTAIN, times, out);
+  Wqe wqe;
+  for (uint64_t at = from; at < step_.end; at += wqe.blocks) {
+    if (!decode_wqe(copies.one, (at - wanted.first) * kWqeBlockBytes, service_of(queue_.qp_type),
+                    wqe) ||
+        wqe.blocks == 0) {
+      gap(at, step_.end - at, SIGMA_GAP_UNREADABLE, times, out);
+      break;
+    }
+    report(at, wqe, times, quiet || copies.last, posted_after, out);
+  }
+  finish(cursor_, step_, from);
+  snapshot_ = false;
+}
+
+// Not more than the ring is outstanding: half of what an index tells apart.
+bool SendLook::position_of(uint16_t counter, uint64_t& position) const {
+  const uint64_t near = larger(cursor_.posted, completed_);
+  const auto ahead =
+      static_cast<int16_t>(static_cast<uint16_t>(counter - static_cast<uint16_t>(near)));
+  if (ahead < 0 && near < static_cast<uint64_t>(-int64_t{ahead})) return false;
+  position = near + static_cast<uint64_t>(int64_t{ahead});
+  return true;
+}
+
+bool SendLook::on_completion(uint16_t counter) {
+  uint64_t position = 0;
+  if (!position_of(counter, position) || (any_completed_ && position < completed_)) return false;
+  completed_ = position + 1;
+  any_completed_ = true;
+  return true;
+}
+
+void SendLook::report(uint64_t position, const Wqe& wqe, const LookTimes& times, bool quiet,
+                      uint64_t after, RecordBatch& out) {
+  sigma_ring_post post{};
+  post.context = queue_.context;
+  if (position >= unknown_until_) {
+    post.post_ns = times.before_ns + (times.after_ns - times.before_ns) / 2;
+    post.post_error_ns = saturated((times.after_ns - times.before_ns + 1) / 2);
+  }
+  post.index = position;
+  post.number = queue_.qp_num;
+  post.life = queue_.life;
+  post.blocks = wqe.blocks;
+  post.opcode = wqe.wr_opcode;
+  post.raw_opcode = wqe.raw_opcode;
+  post.qp_type = queue_.qp_type;
+  post.initiator = SIGMA_INITIATOR_GPU;
+  post.tier = tier_;
+  uint16_t flags = !quiet && margin_certain(ring_, position, after) ? SIGMA_RING_MARGIN
+                                                                    : SIGMA_RING_POSTERIOR;
+  if (cursor_.modulo) flags |= SIGMA_RING_MODULO;
+  if (wqe.signaled) flags |= SIGMA_RING_SIGNALED;
+  if (wqe.is_inline) flags |= SIGMA_RING_INLINE;
+  if (wqe.malformed) flags |= SIGMA_RING_TRUNCATED;
+  if (!wqe.has_bytes) flags |= SIGMA_RING_NO_BYTES;
+  if (!wqe.has_remote) flags |= SIGMA_RING_NO_REMOTE;
+  if (wqe.has_bytes) {
+    post.bytes = saturated(wqe.bytes);
+    post.num_sge = static_cast<uint8_t>(smaller<uint16_t>(wqe.num_sge, 255));
+  }
+  if (wqe.has_local) {
+    post.local_addr = wqe.local_addr;
+    post.lkey = wqe.lkey;
+  }
+  if (wqe.has_remote) {
+    post.remote_addr = wqe.remote_addr;
+    post.rkey = wqe.rkey;
+  }
+  if (wqe.has_invalidate) post.rkey = wqe.rkey;
+  if (wqe.has_imm) post.imm = __builtin_bswap32(wqe.imm);
+  if (wqe.has_peer) {
+    flags |= SIGMA_RING_HAS_QPN;
+    post.remote_qpn = wqe.peer.qp_num;
+    if (wqe.peer.has_lid) post.lid = wqe.peer.lid;
+    if (wqe.peer.has_gid) {
+      flags |= SIGMA_RING_HAS_GID;
+      memcpy(&post.gid_prefix, wqe.peer.gid.data(), 8);
+      memcpy(&post.gid_interface, wqe.peer.gid.data() + 8, 8);
+    }
+  }
+  post.flags = flags;
+  seen_ += wqe.blocks;
+  out.add(post, SIGMA_RING_POST);
+}
+
+void SendLook::gap(uint64_t first, uint64_t count, uint8_t reason, const LookTimes& times,
+                   RecordBatch& out) {
+  if (count == 0) return;
+  sigma_ring_gap record{};
+  record.context = queue_.context;
+  record.first = first;
+  record.count = count;
+  record.begin_ns = times.before_ns;
+  record.end_ns = times.after_ns;
+  record.number = queue_.qp_num;
+  record.life = queue_.life;
+  record.flags = cursor_.modulo ? SIGMA_RING_MODULO : 0;
+  record.kind = SIGMA_RING_SEND;
+  record.reason = reason;
+  record.initiator = SIGMA_INITIATOR_GPU;
+  record.tier = tier_;
+  missed_ += count;
+  out.add(record, SIGMA_RING_GAP);
+}
+
+void SendLook::state(uint8_t event, const char* reason, RecordBatch& out) {
+  sigma_ring record{};
+  record.context = queue_.context;
+  record.ring_addr = queue_.ring_addr;
+  record.doorbell_addr = queue_.doorbell_addr;
+  record.first = first_;
+  record.posted = cursor_.posted - first_;
+  record.seen = seen_;
+  record.missed = missed_;
+  record.number = queue_.qp_num;
+  record.life = queue_.life;
+  record.entries = queue_.ring_entries;
+  record.cqn = queue_.cqn;
+  record.flags = static_cast<uint16_t>((cursor_.modulo ? SIGMA_RING_MODULO : 0) |
+                                       (queue_.flags & SIGMA_GPU_COLLAPSED ? SIGMA_RING_COLLAPSED : 0));
+  record.kind = SIGMA_RING_SEND;
+  record.event = event;
+  record.origin = SIGMA_RING_BY_LIBRARY;
+  record.mode = mode_;
+  record.initiator = queue_.flags & SIGMA_GPU_INITIATED ? SIGMA_INITIATOR_GPU : SIGMA_INITIATOR_UNKNOWN;
+  record.tier = tier_;
+  copy_text(record.reason, sizeof record.reason, reason);
+  out.add(record, SIGMA_RING);
+}
+
+void SendLook::change(uint8_t tier, uint8_t mode, const char* reason, RecordBatch& out) {
+  tier_ = tier;
+  mode_ = mode;
+  state(SIGMA_RING_STATE, reason, out);
+}
+
+void SendLook::end(uint8_t gap_reason, uint64_t now_ns, RecordBatch& out) {
+  if (!begun_) return;
+  const uint64_t since = behind_since_ns_ != 0 ? behind_since_ns_ : looked_ns;
+  gap(cursor_.next, cursor_.posted - cursor_.next, gap_reason, {since, now_ns}, out);
+  cursor_.next = cursor_.posted;
+  state(SIGMA_RING_END, "", out);
+  begun_ = false;
+}
+
+}  // namespace sigma::gpu

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SendLook: one life of one GPU-initiated send queue, from copies of its memory to records. What the
+// tracer's observer does for host memory, under other rules:
+//
+//   - Many GPU threads write at a time, and the doorbell is rung for the slots that are whole, in
+//     order. So slots ahead of the doorbell are being written, and a later doorbell says nothing of
+//     an earlier copy: the `posterior` certificate does not hold. A WQE counts when two copies of
+//     it are the same and
+//       margin      the doorbell, read between them, is a quarter of the ring short of its slot; or
+//       unfinished  it had not completed then, and the stack waits for completions before it
+//                   uses a slot again; or
+//       quiet       doorbell and slots have not changed for a while.
+//   - The doorbell record is a lower bound of what the NIC has been told: stacks ring before they
+//     store it, or never store it. Completions beyond it move it on.
+//
+// posted = seen + missed, in blocks, whenever nothing is left for the next look. No I/O, no
+// allocation; one thread.
+#pragma once
+
+#include <stdint.h>
+
+#include "decode/cqe.h"
+#include "decode/send_ring.h"
+#include "gpu_interpose/record_batch.h"
+#include "gpu_interpose/registry.h"
+
+namespace sigma::gpu {
+
+// What is new at a look, was posted or completed between these.
+struct LookTimes {
+  uint64_t before_ns = 0;  // begin of the look before
+  uint64_t after_ns = 0;   // end of this one
+};
+
+class SendLook {
+ public:
+  // `mode`: SIGMA_RING_READ, SIGMA_RING_SNAPSHOT or SIGMA_RING_SETUP.
+  void begin(const sigma_gpu_queue& queue, uint8_t tier, uint8_t mode, const char* reason,
+             uint64_t now_ns, RecordBatch& out);
+  bool begun() const { return begun_; }
+  // Nobody listens any more; the next begin() starts anew.
+  void forget() { begun_ = false; }
+
+  const sigma_gpu_queue& queue() const { return queue_; }
+  uint8_t mode() const { return mode_; }
+  uint8_t tier() const { return tier_; }
+  uint64_t posted() const { return cursor_.posted; }
+  uint64_t completed() const { return completed_; }
+  uint64_t seen() const { return seen_; }
+  uint64_t missed() const { return missed_; }
+  bool modulo() const { return cursor_.modulo; }
+  bool pending() const { return any_completed_ ? completed_ < cursor_.posted : cursor_.posted > 0; }
+
+  // The first look at a queue that may have been used before: its doorbell, and the counter of its
+  // newest completion where there is one. What is pending is then told, as of unknown time.
+  void start(uint16_t doorbell, bool has_completion, uint16_t counter, uint64_t now_ns,
+             RecordBatch& out);
+  // Blocks to copy, and how many of them more may belong to the last WQE.
+  struct Wanted {
+    uint64_t first = 0, end = 0;
+    bool any() const { return first != end; }
+    uint32_t blocks() const { return static_cast<uint32_t>(end - first); }
+  };
+  // `laps_possible`: 65,536 blocks or more may have been posted since the last look. `counter`: of
+  // the newest completion that is there, told or not; it may be ahead of the doorbell record.
+  Wanted on_doorbell(uint16_t doorbell, bool has_completion, uint16_t counter, bool laps_possible,
+                     uint64_t now_ns);
+  // Not more blocks than this: the older ones are given up.
+  void limit(Wanted& wanted, uint32_t blocks);
+  // In snapshot mode nothing is copied until this: what still stands is then read once.
+  void want_snapshot() { snapshot_ = true; }
+  struct Copies {
+    RingBytes one, two;
+    uint16_t doorbell = 0;       // read between them
+    bool has_completion = false;  // read between them
+    uint16_t counter = 0;
+    bool last = false;  // nobody posts any more
+  };
+  void on_slots(const Wanted& wanted, const Copies& copies, const LookTimes& look, RecordBatch& out);
+  // A requester's completion. False: one that was told already.
+  bool on_completion(uint16_t counter);
+
+  // The totals; `reason` at most 23 characters.
+  void state(uint8_t event, const char* reason, RecordBatch& out);
+  void change(uint8_t tier, uint8_t mode, const char* reason, RecordBatch& out);
+  // What was not read is missed.
+  void end(uint8_t gap_reason, uint64_t now_ns, RecordBatch& out);
+
+  // Posted and not completed, and nothing has moved for this long.
+  uint64_t stuck_ns(uint64_t now_ns) const { return pending() ? now_ns - moved_ns_ : 0; }
+  bool hung = false;        // said already
+  uint64_t looked_ns = 0;   // begin of the last look at the doorbell
+  uint64_t deferred_ns() const { return quiet_since_ns_; }  // 0: nothing waits for a second look
+
+ private:
+  bool guarded() const;
+  bool position_of(uint16_t counter, uint64_t& position) const;
+  uint32_t last_wqe_blocks(const Wanted& wanted, const RingBytes& bytes) const;
+  uint64_t certain_from(const Wanted& wanted, uint64_t start, uint64_t end, const Copies& copies,
+                        uint64_t posted_after, uint64_t completed) const;
+  void report(uint64_t position, const Wqe& wqe, const LookTimes& times, bool quiet, uint64_t after,
+              RecordBatch& out);
+  void gap(uint64_t first, uint64_t count, uint8_t reason, const LookTimes& times, RecordBatch& out);
+
+  sigma_gpu_queue queue_{};
+  SendRing ring_;
+  SendCursor cursor_;
+  SendStep step_;
+  uint64_t doorbell_ = 0;  // 64 bits of it
+  uint64_t first_ = 0, seen_ = 0, missed_ = 0;
+  uint64_t completed_ = 0;  // all before have completed
+  uint64_t unknown_until_ = 0;  // posted before the first look
+  uint64_t moved_ns_ = 0;
+  uint64_t behind_since_ns_ = 0;  // what is not read yet was posted after this; 0: nothing is
+  uint64_t quiet_since_ns_ = 0, quiet_posted_ = 0, quiet_sum_ = 0;
+  bool begun_ = false, any_completed_ = false, open_end_ = false, snapshot_ = false;
+  uint8_t tier_ = 0, mode_ = 0;
+};
+
+}  // namespace sigma::gpu

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// A send queue and its completions in "device memory", written by the test as GPU threads and a NIC
+// would, with a memory of all that was posted: the truth for what the reader says.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "gpu_interpose/registry.h"
+
+namespace rig {
+
+struct Posted {
+  uint64_t index = 0;
+  uint32_t blocks = 1, bytes = 0;
+  uint64_t remote_addr = 0;
+  uint8_t raw_opcode = 0;
+};
+
+struct Shape {
+  uint32_t blocks = 128;      // of the send ring
+  uint32_t cq_entries = 0;    // 0: collapsed
+  uint64_t first_index = 0;   // where the ring begins to count
+  bool doorbell_record = true;
+  uint32_t qp_num = 0x4711;
+};
+
+class DeviceQueue {
+ public:
+  explicit DeviceQueue(const Shape& shape);
+  ~DeviceQueue();
+  DeviceQueue(const DeviceQueue&) = delete;
+
+  // As the registry has it.
+  sigma_gpu_queue entry() const;
+  const Shape& shape() const { return shape_; }
+
+  // One WQE, whole; then the doorbell. Waits for nothing: the caller sees to it that there is room.
+  void post(bool two_blocks = false);
+  void ring_doorbell();
+  bool has_room() const { return posted - completed + 2 <= shape_.blocks; }
+  // The NIC has executed all up to here (of the WQEs, not of the blocks).
+  void complete_all();
+  void complete_next();
+  void fail_next(uint8_t syndrome, uint8_t vendor);
+
+  std::atomic<uint64_t> posted{0}, completed{0};  // blocks
+  std::vector<Posted> truth() const;
+
+ private:
+  void write_cqe(const Posted& of, uint8_t op_own, uint8_t syndrome, uint8_t vendor);
+
+  Shape shape_;
+  unsigned long long ring_ = 0, doorbell_ = 0, cq_ = 0;  // device addresses
+  uint8_t *ring_at_, *doorbell_at_, *cq_at_;
+  mutable std::mutex lock_;
+  std::vector<Posted> truth_;
+  size_t completed_wqes_ = 0;
+};
+
+}  // namespace rig

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The reader of queues in device memory: what it says against what was posted, and what it does to
+// a job whose driver is slow, stuck or gone.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "cuda_driver.h"
+#include "reader/observed.h"
+
+using namespace rig;
+using sigma::gpu::SamplerOptions;
+
+namespace {
+
+// No round is lost, however loaded the machine.
+SamplerOptions patient() {
+  SamplerOptions options;
+  options.copy_limit_ns = 100'000'000'000;
+  return options;
+}
+
+struct Driver {
+  CUcontext context;
+  explicit Driver(std::initializer_list<std::pair<const char*, const char*>> options = {}) {
+    for (const auto& [name, value] : options) setenv(name, value, 1);
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  }
+};
+
+// Beside the driver's options a test draws its own numbers: always the same, and printed.
+std::mt19937 random_numbers(unsigned seed) {
+  if (const char* text = getenv("SIGMA_TEST_SEED")) seed = static_cast<unsigned>(atoi(text));
+  WARN("seed " << seed << " (SIGMA_TEST_SEED changes it)");
+  return std::mt19937(seed);
+}
+
+// GPU threads and NIC in one: posts until so many blocks, completing what it must.
+void post_freely(DeviceQueue& queue, uint64_t blocks, std::mt19937& random, unsigned batch) {
+  const uint64_t end = queue.posted + blocks;
+  while (queue.posted < end) {
+    for (unsigned i = 1 + random() % batch; i > 0; --i) {
+      if (!queue.has_room()) break;
+      queue.post(random() % 4 == 0);
+    }
+    queue.ring_doorbell();
+    if (!queue.has_room() || random() % 3 == 0)
+      for (unsigned i = random() % 32; i > 0; --i) queue.complete_next();
+    if (random() % 64 == 0) std::this_thread::yield();
+  }
+  queue.complete_all();
+}
+
+uint64_t posted_of(const DeviceQueue& queue) {
+  return queue.posted - queue.shape().first_index;
+}
+
+}  // namespace
+
+TEST_CASE("all requests are told when they come no faster than they are read") {
+  const Driver driver;
+  const uint64_t first = GENERATE(uint64_t{0}, uint64_t{65'500});
+  const uint32_t entries = GENERATE(0u, 256u);
+  Records::get().posts.clear(), Records::get().gaps.clear(), Records::get().completions.clear();
+  DeviceQueue queue({.blocks = 128, .cq_entries = entries, .first_index = first});
+  auto random = random_numbers(3);
+  Observed observed(patient());
+  observed.add(queue);
+  observed.refresh(first ? 2 : 0);  // a queue whose index is not 0 has been used before
+  observed.look();
+  for (int round = 0; round < 200; ++round) {
+    for (unsigned i = random() % 16; i > 0; --i) queue.post(random() % 4 == 0);
+    queue.ring_doorbell();
+    observed.look();
+    for (unsigned i = random() % 16; i > 0; --i) queue.complete_next();
+    if (!queue.has_room() || queue.posted - queue.completed > 90) queue.complete_all();
+    observed.look();
+  }
+  queue.complete_all();
+  observed.look();
+  observed.look();
+  observed.end_all();
+  const Verdict verdict = compare(queue);
+  CHECK(verdict.missed == 0);
+  CHECK(verdict.seen == posted_of(queue));
+  CHECK(queue.posted > first + 1500);
+  if (entries) {
+    // Each request has its completion.
+    const auto truth = queue.truth();
+    const auto& told = Records::get().completions;
+    REQUIRE(told.size() == truth.size());
+    for (size_t i = 0; i < told.size(); ++i) {
+      CHECK(told[i].status == 0);
+      CHECK(told[i].wqe_counter == (truth[i].index & 0xffff));
+      CHECK(told[i].nic_stamp == 1'000'000 + i);
+    }
+  }
+}
+
+TEST_CASE("nothing false is told of a queue that laps the reader, whose copies stall") {
+  auto random = random_numbers(11);
+  const std::string seed = std::to_string(random());
+  const Driver driver({{"SIGMA_CUDA_STALL", "0.02:3"},
+                       {"SIGMA_CUDA_COPY_US", "3"},
+                       {"SIGMA_CUDA_JITTER_US", "40"},
+                       {"SIGMA_CUDA_SEED", seed.c_str()}});
+  const uint32_t entries = GENERATE(0u, 256u);
+  Records::get().posts.clear(), Records::get().gaps.clear();
+  DeviceQueue queue({.blocks = 128, .cq_entries = entries});
+  SamplerOptions options;
+  options.most_posts_per_s = 100'000;  // of the rig, which shares two cores
+  Observed observed(options);
+  observed.add(queue);
+  observed.refresh();
+  observed.start();
+  // In bursts of less than what an index tells apart, each waited for: all counts are exact then.
+  for (int burst = 0; burst < 24; ++burst) {
+    post_freely(queue, 100 + random() % 3000, random, 1 + random() % 24);
+    const uint64_t posted = queue.posted;
+    while (observed.told_of(0) < posted - queue.shape().first_index) usleep(1000);
+  }
+  observed.stop();
+  observed.end_all();
+  const Verdict verdict = compare(queue);
+  CHECK(verdict.seen + verdict.missed == posted_of(queue));
+  CHECK(verdict.seen > 0);
+  CHECK(verdict.missed > 0);
+}
+
+TEST_CASE("a queue without a doorbell record is followed by its completions") {
+  const Driver driver;
+  const uint32_t entries = GENERATE(0u, 32u);
+  Records::get().posts.clear(), Records::get().gaps.clear();
+  DeviceQueue queue({.blocks = 128, .cq_entries = entries, .doorbell_record = false});
+  auto random = random_numbers(5);
+  Observed observed(patient());
+  observed.add(queue);
+  observed.refresh();
+  for (int round = 0; round < 200; ++round) {
+    for (unsigned i = random() % 12; i > 0; --i) queue.post(random() % 4 == 0);
+    queue.complete_all();
+    observed.look();
+  }
+  observed.look();
+  observed.end_all();
+  CHECK(compare(queue).missed == 0);
+}
+
+TEST_CASE("a queue in use is taken up where its completions stand") {
+  const Driver driver;
+  DeviceQueue queue({.blocks = 128});
+  for (int i = 0; i < 300; ++i) {
+    queue.post();
+    queue.complete_next();
+  }
+  for (int i = 0; i < 7; ++i) queue.post();
+  queue.ring_doorbell();
+  Observed observed(patient());
+  observed.add(queue);
+  observed.refresh(2);  // made before anybody listened
+  observed.look();
+  observed.end_all();
+  const Verdict verdict = compare(queue, 300);
+  CHECK(verdict.seen == 7);
+  CHECK(verdict.missed == 0);
+  for (const auto& post : Records::get().posts) CHECK(post.post_ns == 0);  // nobody saw when
+  CHECK(Records::get().completions.empty());
+}
+
+TEST_CASE("a hang is told with what is pending, and the first error with its syndrome") {
+  const Driver driver;
+  DeviceQueue queue({.blocks = 128});
+  SamplerOptions options = patient();
+  options.snapshots_only = GENERATE(false, true);
+  options.hang_ns = 50'000'000;
+  Records::get().posts.clear(), Records::get().rings.clear(), Records::get().completions.clear();
+  Records::get().gaps.clear();
+  Observed observed(options);
+  observed.add(queue);
+  observed.refresh();
+  for (int i = 0; i < 200; ++i) {
+    queue.post();
+    queue.complete_next();
+    queue.ring_doorbell();
+    if (i % 30 == 29) observed.look();
+  }
+  for (int i = 0; i < 5; ++i) queue.post();
+  queue.ring_doorbell();
+  while (!Records::get().has_state("hung")) {
+    observed.look();
+    usleep(1000);
+  }
+  // A snapshot asks for slots that are quiet: a look or two later.
+  while (Records::get().posts.empty() || Records::get().posts.back().index < 204) {
+    usleep(1000);
+    observed.look();
+  }
+  queue.fail_next(0x15, 0x81);
+  observed.look();
+  usleep(60'000);
+  observed.look();
+  queue.fail_next(0x05, 0);
+  usleep(60'000);
+  observed.look();
+  observed.end_all();
+  const Verdict verdict = compare(queue);
+  CHECK(verdict.seen + verdict.missed == 205);
+  CHECK(verdict.seen >= 100);
+  bool last_seen = false;
+  for (const auto& post : Records::get().posts) last_seen |= post.index == 204;
+  CHECK(last_seen);
+  REQUIRE(Records::get().completions.size() >= 2);
+  const auto& completions = Records::get().completions;
+  const auto& first = completions[completions.size() - 2];
+  CHECK(first.vendor_err == 0x81);
+  CHECK(first.status == 12);  // IBV_WC_RETRY_EXC_ERR
+  CHECK(first.wqe_counter == 200);
+  CHECK(completions.back().status == 5);  // IBV_WC_WR_FLUSH_ERR
+}
+
+TEST_CASE("a copy that never ends costs the reader, and no call of the job") {
+  const Driver driver({{"SIGMA_CUDA_HANG_AFTER", "40"}});
+  DeviceQueue queue({.blocks = 128});
+  SamplerOptions options;
+  options.give_up_ns = 100'000'000;
+  Observed observed(options);
+  observed.add(queue);
+  observed.refresh();
+  observed.start();
+  auto random = random_numbers(7);
+  while (!Records::get().has_state("a copy does not end")) {
+    post_freely(queue, 200, random, 8);
+    CUdeviceptr memory;
+    CUmodule module;
+    REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyHtoD_v2(memory, &memory, 8) == CUDA_SUCCESS);
+    REQUIRE(cuMemFree_v2(memory) == CUDA_SUCCESS);
+    REQUIRE(cuModuleLoadData(&module, "") == CUDA_SUCCESS);
+    REQUIRE(cuModuleUnload(module) == CUDA_SUCCESS);
+  }
+  observed.stop();
+  observed.end_all();
+  // What it did say before is true.
+  Records& records = Records::get();
+  for (const auto& post : records.posts) CHECK(post.remote_addr == 0x5000'0000'0000 + post.index * 4096);
+  uint8_t mode = 0;
+  for (const sigma_ring& ring : records.rings)
+    if (ring.kind == SIGMA_RING_SEND) mode = ring.mode;
+  CHECK(mode == SIGMA_RING_SETUP);
+}
+
+TEST_CASE("a capture of the job goes on while the reader copies") {
+  const Driver driver;
+  DeviceQueue queue({.blocks = 128});
+  Observed observed;
+  observed.add(queue);
+  observed.refresh();
+  observed.start();
+  auto random = random_numbers(9);
+  CUstream stream;
+  REQUIRE(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+  for (const CUstreamCaptureMode mode :
+       {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}) {
+    REQUIRE(cuStreamBeginCapture_v2(stream, mode) == CUDA_SUCCESS);
+    const uint64_t seen = observed.told_of(0);
+    do post_freely(queue, 500, random, 4);
+    while (observed.told_of(0) <= seen);
+    CUgraph graph;
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  }
+  observed.stop();
+}
+
+TEST_CASE("the reader leaves a context before its end, and comes back to a new one") {
+  const Driver driver;
+  auto queue = std::make_unique<DeviceQueue>(Shape{.blocks = 128});
+  Observed observed(patient());
+  observed.add(*queue);
+  observed.refresh();
+  queue->post();
+  queue->ring_doorbell();
+  observed.look();
+  observed.leave_device(0);
+  REQUIRE(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+  unsigned flags;
+  int active = 1;
+  REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 0);  // no reference of ours kept it
+  observed.look();
+  REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 0);  // nor did we make one
+}
+
+TEST_CASE("sixteen queues with a completion queue in common") {
+  const Driver driver;
+  std::vector<std::unique_ptr<DeviceQueue>> queues;
+  Observed observed(patient());
+  for (uint32_t i = 0; i < 16; ++i) {
+    queues.push_back(std::make_unique<DeviceQueue>(Shape{.blocks = 64, .qp_num = 0x100 + i}));
+    observed.add(*queues.back());
+  }
+  observed.refresh();
+  auto random = random_numbers(13);
+  for (int round = 0; round < 100; ++round) {
+    for (auto& queue : queues) {
+      for (unsigned i = random() % 10; i > 0; --i) queue->post(random() % 8 == 0);
+      queue->ring_doorbell();
+    }
+    observed.look();
+    for (auto& queue : queues) queue->complete_all();
+    observed.look();
+  }
+  observed.end_all();
+  for (auto& queue : queues) CHECK(compare(*queue).missed == 0);
+}
