@@ -121,7 +121,7 @@ void Sampler::refresh(uint64_t attached_ns) {
     if (i >= used_) used_ = i + 1;
     // Gone without a last look: it was not waited for.
     if (watched.here && (!live || !same)) {
-      watched.send.end(SIGMA_GAP_ENDED, now_ns(), out_);
+      watched.send.end(false, now_ns(), out_);
       release_completions(watched);
       watched.here = false;
     }

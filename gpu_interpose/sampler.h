@@ -60,6 +60,7 @@ class Sampler {
     int32_t cq;  // of completions_; -1: none
     int16_t gpu;
     bool started, here, ending;
+    bool told_whole;  // by a last look
     // Of this round: the doorbell record, the newest completion; then the slots, between their two
     // copies the doorbell record again and the completion of a collapsed queue.
     bool looked, has_completion;
@@ -142,7 +143,7 @@ void Sampler::end_queues(F&& ends) {
   for (uint32_t i = 0; i < used_; ++i) {
     Watched& watched = watched_[i];
     if (!watched.ending) continue;
-    watched.send.end(SIGMA_GAP_ENDED, now, out_);
+    watched.send.end(watched.told_whole, now, out_);
     release_completions(watched);
     watched.here = watched.ending = false;
   }

@@ -311,6 +311,7 @@ bool Sampler::read_part(Gpu& gpu, int device, uint32_t from, uint32_t to, bool l
       send.on_slots(watched.wanted, copies, {send.looked_ns, now}, out_);
     }
     send.looked_ns = round_begin_ns_;
+    watched.told_whole = last;
   }
   for (uint32_t i = from; i < to; ++i)
     if (watched_[i].looked && watched_[i].cq >= 0) tell_completions(completions_[watched_[i].cq], now);

@@ -82,24 +82,28 @@ void SendLook::begin(const sigma_gpu_queue& queue, uint8_t tier, uint8_t mode, c
 
 void SendLook::start(uint16_t doorbell, bool has_completion, uint16_t counter, uint64_t now_ns,
                      RecordBatch& out) {
-  // Of a queue's age nothing is known: positions begin in the first round of 65,536.
-  const uint64_t posted = doorbell;
-  uint64_t from = posted;
-  const uint16_t end = static_cast<uint16_t>(counter + 1);
+  // Of a queue's age nothing is known: positions begin in the first round of 65,536, or where the
+  // doorbell and the completion lie on two sides of its end, in the second.
+  const auto end = static_cast<uint16_t>(counter + 1);
   const auto outstanding = static_cast<uint16_t>(doorbell - end);
-  if (has_completion && outstanding <= ring_.blocks)
-    from = posted >= outstanding ? posted - outstanding : posted + 65'536 - outstanding;
-  else if (has_completion && static_cast<uint16_t>(end - doorbell) <= ring_.blocks)
-    from = end;  // the NIC is ahead of the record
-  else if (!has_completion && posted <= ring_.blocks)
-    from = 0;
-  first_ = cursor_.posted = cursor_.next = doorbell_ = from;
+  const auto ahead = static_cast<uint16_t>(end - doorbell);
+  uint64_t from = doorbell;
+  if (has_completion && outstanding <= ring_.blocks) {
+    from = end;
+    doorbell_ = from + outstanding;
+  } else if (has_completion && ahead <= ring_.blocks) {  // the NIC is ahead of the record
+    from = end >= ahead ? end : end + 65'536u;
+    doorbell_ = from - ahead;
+  } else {
+    if (!has_completion && doorbell <= ring_.blocks) from = 0;
+    doorbell_ = doorbell;
+  }
+  first_ = cursor_.next = from;
+  cursor_.posted = larger(doorbell_, from);
   if (has_completion) {
     completed_ = from;
     any_completed_ = true;
   }
-  cursor_.posted = doorbell_ = from + static_cast<uint16_t>(doorbell - static_cast<uint16_t>(from));
-  if (cursor_.posted - from > ring_.blocks) cursor_.posted = doorbell_ = from;
   unknown_until_ = cursor_.posted;
   moved_ns_ = now_ns;
   // Said again, now that it is known from where on.
@@ -338,12 +342,12 @@ void SendLook::change(uint8_t tier, uint8_t mode, const char* reason, RecordBatc
   state(SIGMA_RING_STATE, reason, out);
 }
 
-void SendLook::end(uint8_t gap_reason, uint64_t now_ns, RecordBatch& out) {
+void SendLook::end(bool whole, uint64_t now_ns, RecordBatch& out) {
   if (!begun_) return;
   const uint64_t since = behind_since_ns_ != 0 ? behind_since_ns_ : looked_ns;
-  gap(cursor_.next, cursor_.posted - cursor_.next, gap_reason, {since, now_ns}, out);
+  gap(cursor_.next, cursor_.posted - cursor_.next, SIGMA_GAP_ENDED, {since, now_ns}, out);
   cursor_.next = cursor_.posted;
-  state(SIGMA_RING_END, "", out);
+  state(SIGMA_RING_END, whole ? "" : "its end was not seen", out);
   begun_ = false;
 }
 

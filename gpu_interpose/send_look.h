@@ -83,8 +83,8 @@ class SendLook {
   // The totals; `reason` at most 23 characters.
   void state(uint8_t event, const char* reason, RecordBatch& out);
   void change(uint8_t tier, uint8_t mode, const char* reason, RecordBatch& out);
-  // What was not read is missed.
-  void end(uint8_t gap_reason, uint64_t now_ns, RecordBatch& out);
+  // What was not read is missed. `whole`: there was a last look; else more may have been posted.
+  void end(bool whole, uint64_t now_ns, RecordBatch& out);
 
   // Posted and not completed, and nothing has moved for this long.
   uint64_t stuck_ns(uint64_t now_ns) const { return pending() ? now_ns - moved_ns_ : 0; }

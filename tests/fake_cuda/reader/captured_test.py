@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""What the preloaded library reads of the producer models' queues, against what the device fetched: each request
+once and with its fields, in order, and what was not seen is declared; on its own, without a tracer.
+
+    captured_test.py --list
+    captured_test.py NAME --build DIR
+"""
+import argparse
+import collections
+import glob
+import os
+import struct
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+import models_test  # noqa: E402
+from oracle_invariants import fail, require_equal  # noqa: E402
+
+RING, RING_POST, RING_COMPLETION, RING_GAP = range(12, 16)
+BEGIN, STATE, END = 1, 2, 3
+SEND = 1
+Post = collections.namedtuple("Post", "index remote_addr bytes number life rkey blocks flags tier raw_opcode")
+Gap = collections.namedtuple("Gap", "first count number life kind reason")
+Ring = collections.namedtuple("Ring", "first posted seen missed number life kind event mode tier reason")
+Completion = collections.namedtuple("Completion", "number counter status vendor_err")
+
+
+def records_of(directory):
+    """{pid: [record]}: as the library handed them out."""
+    found = {}
+    for path in glob.glob(os.path.join(directory, "capture.*")):
+        with open(path, "rb") as file:
+            data = file.read()
+        out, at = [], 0
+        while at < len(data):
+            kind, size = struct.unpack_from("<HH", data, at + 8)
+            body = data[at:at + size]
+            if kind == RING:
+                first, posted, seen, missed, number, life = struct.unpack_from("<4Q2I", body, 48)
+                ring_kind, event, _, mode, _, tier = struct.unpack_from("<6B", body, 98)
+                out.append(Ring(first, posted, seen, missed, number, life, ring_kind, event, mode, tier,
+                                body[104:128].split(b"\0")[0].decode()))
+            elif kind == RING_POST:
+                index, _, remote, _, size_bytes, number, life, _, rkey = struct.unpack_from("<3Q6I", body, 40)
+                blocks, flags = struct.unpack_from("<2H", body, 114)
+                tier, raw = struct.unpack_from("<2B", body, 122)
+                out.append(Post(index, remote, size_bytes, number, life, rkey, blocks, flags, tier, raw))
+            elif kind == RING_COMPLETION:
+                number = struct.unpack_from("<I", body, 60)[0]
+                out.append(Completion(number, struct.unpack_from("<H", body, 100)[0], *struct.unpack_from("<2B", body, 106)))
+            elif kind == RING_GAP:
+                first, count = struct.unpack_from("<2Q", body, 32)
+                number, life = struct.unpack_from("<2I", body, 64)
+                out.append(Gap(first, count, number, life, *struct.unpack_from("<2B", body, 74)))
+            else:
+                fail(f"a record of type {kind}")
+            at += size
+        found[int(path.rsplit(".", 1)[1])] = out
+    return found
+
+
+def judge(run, records, row):
+    """All queues in device memory."""
+    totals = collections.Counter()
+    rings = [each for each in records if isinstance(each, Ring) and each.kind == SEND]
+    numbers = {each.number for each in rings if each.tier in (3, 5)}
+    if not numbers:
+        fail("no queue was read")
+    for number in numbers:
+        ends = [each for each in rings if each.number == number and each.event == END]
+        require_equal(f"ends of queue {number:#x}", len(ends), 1)
+        truth, at = {}, 0
+        for wqe in run.wqes[number]:
+            at += (wqe.position - at) & 0xffff
+            truth[at] = wqe
+            at += wqe.basic_blocks
+        covered = []
+        for each in records:
+            if isinstance(each, Post) and each.number == number:
+                wqe = truth.get(each.index)
+                if wqe is None:
+                    fail(f"queue {number:#x}: a request at {each.index} that the device never fetched")
+                require_equal(f"opcode at {each.index}", each.raw_opcode, wqe.opcode)
+                require_equal(f"blocks at {each.index}", each.blocks, wqe.basic_blocks)
+                if each.raw_opcode in (0x08, 0x09, 0x10):
+                    require_equal(f"remote address at {each.index}", each.remote_addr, wqe.remote_address)
+                    require_equal(f"bytes at {each.index}", each.bytes, wqe.bytes)
+                covered.append((each.index, each.index + each.blocks))
+                totals["seen"] += each.blocks
+            elif isinstance(each, Gap) and each.number == number and each.kind == SEND:
+                covered.append((each.first, each.first + each.count))
+                totals["missed"] += each.count
+        place = ends[0].first
+        for begin, end in sorted(covered):
+            require_equal(f"queue {number:#x}: the next index", begin, place)
+            place = end
+        require_equal(f"queue {number:#x}: seen and missed", ends[0].seen + ends[0].missed, ends[0].posted)
+        # What was posted when the queue ended is what the device had fetched; unless the library had to let it go.
+        if ends[0].reason == "its end was not seen" and row.environment and place < at:
+            totals["not known of"] += at - place
+        else:
+            require_equal(f"queue {number:#x}: posted", place, at)
+        for each in records:
+            if isinstance(each, Completion) and each.number == number:
+                require_equal("status", each.status, 0)
+    print(f"{len(numbers)} queues: {totals['seen']} blocks seen, {totals['missed']} missed, "
+          f"{totals['not known of']} not known of")
+    if totals["seen"] == 0:
+        fail("nothing was seen")
+
+
+class Row:
+    def __init__(self, model, environment=None):
+        self.model, self.environment = model, environment or {}
+
+
+STALLS = {"SIGMA_CUDA_STALL": "0.02:5", "SIGMA_CUDA_JITTER_US": "50", "SIGMA_CUDA_SEED": "7"}
+TESTS = {
+    **{model: Row(model) for model in ("nvshmem_rc", "nvshmem_dci", "nvshmem_wraps", "doca_db", "doca_no_dbr", "ucx_gda",
+                                       "deepep", "mooncake")},
+    "doca_stalls": Row("doca_wraps", STALLS),
+    "nvshmem_snapshot": Row("nvshmem_rc", {"SIGMATRACE_GPU_TIER": "5"}),
+}
+
+
+def execute(name, build):
+    row = TESTS[name]
+    test = models_test.TESTS[row.model]
+    library = os.path.join(build, "lib", "libsigmatrace_gpu.so")
+    os.environ["LD_PRELOAD"] = f"{library} {os.path.join(build, 'tests', 'libgpu_capture.so')}"
+    with tempfile.TemporaryDirectory(prefix="sigma-capture-") as directory:
+        def judged(run):
+            found = records_of(directory)
+            require_equal("processes that were read", len(found), 1)
+            judge(run, next(iter(found.values())), row)
+        environment = {**test.environment, **row.environment, "SIGMA_GPU_CAPTURE": os.path.join(directory, "capture")}
+        models_test.TESTS[name] = models_test.Test(" ".join(test.command), judged, environment, test.complete,
+                                                   test.device_options)
+        models_test.execute(name, os.path.join(build, "tests", "models"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", choices=list(TESTS))
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--build", default="build")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(TESTS))
+    elif arguments.name:
+        execute(arguments.name, os.path.abspath(arguments.build))
+        print("ok")
+    else:
+        parser.error("no test named")
+
+
+if __name__ == "__main__":
+    main()
