@@ -176,7 +176,7 @@ struct sigma_ring_slot {
   __u16 dead;       /* enum sigma_drain_reason: do not read the ring any more */
   __u16 cq[2];      /* SEND: slots of its completion rings, for sends and for receives */
   __u32 looks;      /* CQ: copies that BPF has made; the observer goes on when it has taken them in */
-  __u32 life;       /* SEND: counts what RESET to INIT began, from 0 */
+  __u32 life;       /* from 0. SEND: counts what RESET to INIT began; CQ: buffers, by resizes */
 };
 #define SIGMA_RING_PLACE_BITS 48
 #define SIGMA_RING_PLACE(life, position) \

@@ -156,6 +156,33 @@ static __noinline int note_ring(struct draft* draft, __u64 id) {
   return 0;
 }
 
+/* A completion ring goes on in another buffer, one entry further on: the device has written one more
+ * to the old one, to say so. Read by the reader as soon as it has taken in the old one's copy. */
+static __noinline int note_resize(const struct draft* draft, __u64 id) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals || !draft) return 0;
+  if (draft->uverbs.object_id != SIGMA_UVERBS_OBJECT_DEVICE ||
+      draft->uverbs.method_id != SIGMA_UVERBS_METHOD_INVOKE_WRITE ||
+      (draft->data[SIGMA_UVERBS_ATTR_WRITE_CMD] & SIGMA_UVERBS_CMD_NUMBER) !=
+          SIGMA_UVERBS_CMD_RESIZE_CQ)
+    return 0;
+  struct sigma_resize_cq resize = {};
+  struct sigma_mlx5_resize_cq at = {};
+  if (!draft->driver_at || !read_user(totals, &at, sizeof(at), draft->driver_at) ||
+      !read_user(totals, &resize, sizeof(resize), draft->data[SIGMA_UVERBS_ATTR_CORE_IN]))
+    return 0;
+  __u32 number = ring_slot_of(tgid_of(id), draft->uverbs.ucontext, resize.cq_handle);
+  struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
+  __u32 entries = resize.cqe + 1;
+  if (!number || !slot || slot->kind != SIGMA_RING_CQ || slot->tgid != tgid_of(id)) return 0;
+  slot->ring_addr = entries & (entries - 1) ? 0 : at.buf_addr;
+  slot->entries = entries;
+  slot->stride = at.cqe_size;
+  slot->copied++;
+  slot->life++;
+  return 0;
+}
+
 /* The command that `call` began has returned. */
 static __noinline int emit_command(const struct sigma_call* call, __u64 header, __s32 result,
                                    __u32 flags) {
@@ -193,7 +220,10 @@ static __noinline int emit_command(const struct sigma_call* call, __u64 header, 
       hdr.method_id == SIGMA_UVERBS_METHOD_QP_CREATE && !result &&
       hdr.driver_id == SIGMA_RDMA_DRIVER_MLX5)
     note_doorbell(draft, id);
-  if (!result && hdr.driver_id == SIGMA_RDMA_DRIVER_MLX5) note_ring(draft, id);
+  if (!result && hdr.driver_id == SIGMA_RDMA_DRIVER_MLX5) {
+    note_ring(draft, id);
+    note_resize(draft, id);
+  }
   __u32 size = draft->end;
   uverbs->payload_bytes = size - draft->start;
   /* One comparison, of a value the compiler knows nothing about: a range check becomes a

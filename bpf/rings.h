@@ -183,7 +183,7 @@ static __noinline int drain_ring(__u32 number, __u32 reason) {
       drain.end = drain.first + entries;
       /* Laps behind: what the owner has consumed is there in part, what it has not is new. */
       if (drain.consumed > drain.end) {
-        drain.first = drain.consumed - entries;
+        drain.first = drain.consumed - entries - SIGMA_DRAIN_BEHIND;
         drain.end = drain.consumed + entries;
       }
       if (drain.end - drain.first > SIGMA_DRAIN_ENTRIES)

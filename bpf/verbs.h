@@ -288,6 +288,17 @@ struct sigma_mlx5_create_qp {
   __u32 bfreg_index;
   __u64 sq_buf_addr; /* raw packet queue pairs */
 };
+struct sigma_mlx5_resize_cq {
+  __u64 buf_addr;
+  __u16 cqe_size;
+  __u16 reserved[3];
+};
+/* struct ib_uverbs_resize_cq, as INVOKE_WRITE passes it. */
+struct sigma_resize_cq {
+  __u64 response;
+  __u32 cq_handle;
+  __u32 cqe;
+};
 struct sigma_mlx5_create_cq {
   __u64 buf_addr;
   __u64 db_addr;

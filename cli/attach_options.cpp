@@ -198,8 +198,8 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
   using Completions = AttachOptions::Completions;
   add_choice<Posts>(parser, "--posts", options.posts,
                     {{"auto", Posts::automatic}, {"probe", Posts::probe}, {"ring", Posts::ring}},
-                    "how posts are seen: by probes, or in the queues' memory (mlx5). auto: by probes, and, "
-                    "with --completions ring, in memory what no probe sees")
+                    "how posts are seen: by probes, or in the queues' memory (mlx5). auto: by probes, and "
+                    "in memory what no probe sees")
       ->group(kMethod);
   add_choice<Completions>(
       parser, "--completions", options.completions,
@@ -208,7 +208,7 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
        {"probe", Completions::probe},
        {"off", Completions::off}},
       "how completions are seen: in the queues' memory (mlx5), or by a probe on polls. auto: "
-      "by probe; off: operations end as unfinished")
+      "ring; off: operations end as unfinished")
       ->group(kMethod);
   parser
       .add_flag_callback(

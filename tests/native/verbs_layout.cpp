@@ -5,6 +5,8 @@
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_ioctl_verbs.h>
+#include <rdma/ib_user_verbs.h>
+#include <rdma/mlx5_user_ioctl_cmds.h>
 #include <rdma/mlx5-abi.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 
@@ -136,6 +138,41 @@ static_assert(int{SIGMA_UVERBS_ATTR_CREATE_QP_RESP_QP_NUM} ==
 static_assert(int{SIGMA_UVERBS_ATTR_UHW_IN} == int{UVERBS_ATTR_UHW_IN});
 static_assert(int{SIGMA_RDMA_DRIVER_MLX5} == int{RDMA_DRIVER_MLX5});
 static_assert(int{SIGMA_MLX5_CREATE_QP_DB_ADDR} == offsetof(mlx5_ib_create_qp, db_addr));
+
+// What BPF reads of rings as they are made, resized and ended.
+SAME(sigma_mlx5_create_qp, buf_addr, mlx5_ib_create_qp, buf_addr);
+SAME(sigma_mlx5_create_qp, db_addr, mlx5_ib_create_qp, db_addr);
+SAME(sigma_mlx5_create_qp, sq_wqe_count, mlx5_ib_create_qp, sq_wqe_count);
+SAME(sigma_mlx5_create_qp, rq_wqe_count, mlx5_ib_create_qp, rq_wqe_count);
+SAME(sigma_mlx5_create_qp, rq_wqe_shift, mlx5_ib_create_qp, rq_wqe_shift);
+SAME(sigma_mlx5_create_qp, sq_buf_addr, mlx5_ib_create_qp, sq_buf_addr);
+SAME(sigma_mlx5_create_cq, buf_addr, mlx5_ib_create_cq, buf_addr);
+SAME(sigma_mlx5_create_cq, db_addr, mlx5_ib_create_cq, db_addr);
+SAME(sigma_mlx5_create_cq, cqe_size, mlx5_ib_create_cq, cqe_size);
+SAME(sigma_mlx5_resize_cq, buf_addr, mlx5_ib_resize_cq, buf_addr);
+SAME(sigma_mlx5_resize_cq, cqe_size, mlx5_ib_resize_cq, cqe_size);
+SAME(sigma_resize_cq, cq_handle, ib_uverbs_resize_cq, cq_handle);
+SAME(sigma_resize_cq, cqe, ib_uverbs_resize_cq, cqe);
+static_assert(int{SIGMA_RESIZE_CQ_HANDLE} == offsetof(ib_uverbs_resize_cq, cq_handle));
+static_assert(int{SIGMA_RESIZE_CQ_HANDLE} == offsetof(ib_uverbs_destroy_cq, cq_handle));
+static_assert(int{SIGMA_RESIZE_CQ_HANDLE} == offsetof(ib_uverbs_destroy_qp, qp_handle));
+static_assert(int{SIGMA_UVERBS_CMD_RESIZE_CQ} == int{IB_USER_VERBS_CMD_RESIZE_CQ});
+static_assert(int{SIGMA_UVERBS_CMD_DESTROY_CQ} == int{IB_USER_VERBS_CMD_DESTROY_CQ});
+static_assert(int{SIGMA_UVERBS_CMD_DESTROY_QP} == int{IB_USER_VERBS_CMD_DESTROY_QP});
+static_assert(int{SIGMA_UVERBS_CMD_MODIFY_QP} == int{IB_USER_VERBS_CMD_MODIFY_QP});
+static_assert(int{SIGMA_MODIFY_QP_HANDLE} == offsetof(ib_uverbs_modify_qp, qp_handle));
+static_assert(int{SIGMA_MODIFY_QP_MASK} == offsetof(ib_uverbs_modify_qp, attr_mask));
+static_assert(int{SIGMA_MODIFY_QP_STATE} == offsetof(ib_uverbs_modify_qp, qp_state));
+static_assert(int{SIGMA_UVERBS_OBJECT_CQ} == int{UVERBS_OBJECT_CQ});
+static_assert(int{SIGMA_UVERBS_OBJECT_DEVX_OBJ} == int{MLX5_IB_OBJECT_DEVX_OBJ});
+static_assert(int{SIGMA_UVERBS_METHOD_CQ_DESTROY} == int{UVERBS_METHOD_CQ_DESTROY});
+static_assert(int{SIGMA_UVERBS_METHOD_QP_DESTROY} == int{UVERBS_METHOD_QP_DESTROY});
+static_assert(int{SIGMA_UVERBS_METHOD_DEVX_OBJ_MODIFY} == int{MLX5_IB_METHOD_DEVX_OBJ_MODIFY});
+static_assert(int{SIGMA_UVERBS_METHOD_DEVX_OBJ_DESTROY} == int{MLX5_IB_METHOD_DEVX_OBJ_DESTROY});
+static_assert(int{SIGMA_UVERBS_ATTR_DEVX_CMD_IN} == int{MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_IN});
+static_assert(int{SIGMA_UVERBS_ATTR_DEVX_HANDLE} == int{MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE});
+static_assert(int{SIGMA_UVERBS_ATTR_WRITE_CMD} == int{UVERBS_ATTR_WRITE_CMD});
+static_assert(int{SIGMA_UVERBS_ATTR_CORE_IN} == int{UVERBS_ATTR_CORE_IN});
 
 TEST_CASE("verbs constants are those of the installed header") {
   REQUIRE(static_cast<int>(SIGMA_IBV_QPT_UD) == IBV_QPT_UD);

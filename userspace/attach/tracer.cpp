@@ -160,7 +160,10 @@ Status Tracer::add_process(pid_t pid) {
 // where every probe is a link, a descriptor and 50 ms at its end.
 pid_t Tracer::scope_of(const Target& target) const { return shared_probes_ ? 0 : target.pid; }
 
-bool Tracer::reads_completions() const { return options_.completions == TracerOptions::Completions::ring; }
+bool Tracer::reads_completions() const {
+  using Completions = TracerOptions::Completions;
+  return options_.completions == Completions::ring || options_.completions == Completions::automatic;
+}
 
 // Where nobody asks for what stands in memory, nobody reads it.
 void Tracer::start_observer() {

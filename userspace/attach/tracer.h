@@ -52,7 +52,7 @@ struct TracerOptions {
   bool follow_forks = false;
   bool check_posts = true;   // see refused posts by a return probe
   // Who tells: the probes, or the rings in memory. Rings are mlx5's; elsewhere, and for queues older
-  // than the attach, probes tell whatever is asked. `automatic`: probes; with completions by ring,
+  // than the attach, probes tell whatever is asked. `automatic`: posts by probes, completions by rings;
   // posts that no probe tells of are read from memory as well.
   enum class Posts : uint8_t { automatic, probe, ring };
   enum class Completions : uint8_t { automatic, probe, ring, off };

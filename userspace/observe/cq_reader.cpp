@@ -113,7 +113,8 @@ bool CqReader::has_news(const Wanted& wanted, const RingBytes& copy) const {
 }
 
 uint64_t CqReader::news_of(const Wanted& wanted, const RingBytes& copy, uint32_t qp_num) const {
-  if (spec_.ring.collapsed || whole_ring_ || spec_.ring.layout != CqLayout::plain)
+  if (spec_.ring.collapsed || whole_ring_ || spec_.ring.layout != CqLayout::plain ||
+      is_lapped(wanted, copy))
     return ~uint64_t{0};
   CompletionCursor cursor = cursor_;
   const uint64_t end = wanted.first + copy.size() / spec_.ring.entry_bytes;

@@ -135,6 +135,7 @@ void Directory::on_cq(const File& file, const sigma_uverbs& header, const Uverbs
     spec.ring_addr = facts.ring_addr.value_or(0);
     spec.ring.entries = facts.cqe.value_or(0);
     spec.ring.entry_bytes = facts.cqe_size.value_or(spec.ring.entry_bytes);
+    ++spec.slot_life;
     if (plausible(spec)) return events_.on_resize(spec.owner, spec);
     ++unplaced_;
     return events_.on_end_cq(spec.owner, now_ns);

@@ -92,11 +92,7 @@ void ProcessReader::resize(const RingOwner& owner, const CqSpec& spec) {
   it->second.reader->on_resized(spec);
   if (const uint32_t number = it->second.reader->spec().slot; slots_ != nullptr && number != 0) {
     sigma_ring_slot& slot = slots_[number];
-    slot.ring_addr = spec.ring_addr;
-    slot.entries = spec.ring.entries;
-    slot.stride = spec.ring.entry_bytes;
-    slot.next = it->second.reader->next();
-    slot.copied = 0;
+    store_shared(slot.next, static_cast<__u64>(SIGMA_RING_PLACE(spec.slot_life, it->second.reader->next())));
     store_shared(slot.dead, static_cast<__u16>(0));
   }
   changed_ = true;
@@ -182,7 +178,7 @@ void ProcessReader::on_drain(const sigma_ring_drain& drain, std::span<const std:
     if (slots_[drain.slot].generation != drain.generation) break;
     if (whole.any) reader.on_last(whole.first, copy, drain.consumer, times(it->second), out);
     ++it->second.looks;
-    slots_[drain.slot].next = reader.next();
+    store_shared(slots_[drain.slot].next, static_cast<__u64>(SIGMA_RING_PLACE(reader.spec().slot_life, reader.next())));
     if (drain.reason == SIGMA_DRAIN_DESTROY || drain.reason == SIGMA_DRAIN_EXIT) {
       reader.end(at_ns, out);
       free_slot(drain.slot);
@@ -339,7 +335,8 @@ SendReader::Laps ProcessReader::laps(const Send& send, uint64_t elapsed_ns) cons
   const uint64_t consumed = reader.consumed(cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0);
   uint64_t news = reader.news_of(
       cq.wanted, bytes_of(first_, cq.first_at, cq.wanted.count, ring.entry_bytes), spec.owner.number);
-  if (news == ~uint64_t{0} && reader.counts())
+  // Two laps on, entries look like those that were to come; the owner's index says so.
+  if (reader.counts() && (news == ~uint64_t{0} || consumed >= reader.next() + ring.entries))
     news = std::max(consumed, reader.next()) - reader.next() + ring.entries;
   // As it has asked for completions so far; else every ring of them may have had one only.
   const uint32_t each = send.reader->blocks_per_completion();
@@ -478,7 +475,8 @@ void ProcessReader::publish() {
   }
   for (const auto& [owner, cq] : cqs_)
     if (const uint32_t slot = cq.reader->spec().slot; slot != 0)
-      store_shared(slots_[slot].next, static_cast<__u64>(cq.reader->next()));
+      store_shared(slots_[slot].next,
+                   static_cast<__u64>(SIGMA_RING_PLACE(cq.reader->spec().slot_life, cq.reader->next())));
 }
 
 // A copy failed. Rings that have ended may be gone before we were told; one whose memory has gone

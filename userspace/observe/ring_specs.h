@@ -42,6 +42,7 @@ struct CqSpec {
   CompletionRing ring;
   bool real_time = false;  // its stamps are no cycles
   uint32_t slot = 0;
+  uint32_t slot_life = 0;
   uint8_t origin = SIGMA_RING_BY_COMMAND;
   uint64_t since_ns = 0;
 };

@@ -173,6 +173,10 @@ def missed(least):
     return check
 
 
+def pressed(trace, counts):
+    require(trace.counters["observer_pressed_ms"] > 0 and counts["missed blocks"] > 0, "the bound was not felt")
+
+
 class Stop:
     """Holds the tracer still while the workload posts (verbs_paced.c: SYNC)."""
     prefix = f"/dev/shm/sigma-sync-{os.getpid()}"
@@ -368,7 +372,7 @@ TESTS = {
 
 
 # The same programs, seen in other ways; beside the rows above, which are probe and probe.
-PROBE_RING = dict(trace_options=("--posts", "auto", "--completions", "ring"), source="ring")
+PROBE_RING = dict(trace_options=(), source="ring")  # what `auto` is on mlx5
 RING_RING = dict(trace_options=("--posts", "ring", "--completions", "ring"), source="ring", sources=("ring",))
 
 
@@ -377,10 +381,10 @@ def seen_otherwise():
     for name in ("rc_pingpong_events", "rc_pingpong_roce", "ud_pingpong_roce", "srq_pingpong_events", "write_bw", "write_bw_old_post",
                  "write_bw_inline", "write_bw_lists", "write_bw_moderation", "write_bw_qps_both", "send_bw_events",
                  "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "atomic_bw_cas_old_post", "threads", "churn",
-                 "churn_same_numbers", "verbs_data_roce", "errors_access", "errors_rnr", "reset"):
+                 "churn_same_numbers", "verbs_data_roce", "errors_access", "errors_rnr", "reset", "cq_resize"):
         rows[f"{name}.probe_ring"] = TESTS[name].but(**PROBE_RING)
     for name in ("rc_pingpong_events", "ud_pingpong_roce", "write_bw", "write_bw_inline", "write_bw_moderation", "write_bw_qps_both",
-                 "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "churn", "churn_same_numbers", "errors_access", "reset"):
+                 "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "churn", "churn_same_numbers", "errors_access", "reset", "cq_resize"):
         rows[f"{name}.ring_ring"] = TESTS[name].but(**RING_RING)
     return rows
 
@@ -400,6 +404,11 @@ def observed():
         "stopped": paced(f"4 256 16 20000 4032 20032 4032 {Stop.prefix}", 28096, missed(8000), watch=stop),
         # 65,536 blocks pass unseen, twice: the completion ring's counter tells.
         "stopped_lapped": paced(f"1 256 16 20000 4000 150000 4000 {Stop.prefix}", 158000, missed(140000), watch=stop),
+        # 65,536 and more pass unseen of both, and which completions were whose is not known.
+        "stopped_lapped_shared": paced(f"2 256 16 20000 4000 150016 4000 {Stop.prefix}", 26944, missed(10000), watch=stop,
+                                       modulo=True),
+        # So little time for the reader that it only counts for a while.
+        "observer_bound": paced("16 256 16 20000 81920", 81920, pressed, ("--observer-cpu", "0.05")),
         "churn_reset.probe_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**PROBE_RING),
         "churn_reset.ring_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**RING_RING),
         "processes.probe_ring": Test([], ["sh", "-c", "for i in $(seq 100); do {workloads}/verbs_churn mlx5_0 1 5 || exit 1; done"],
