@@ -173,6 +173,28 @@ struct ClockRig : Rig {
     completed_ns = completed;
     return operations.back();
   }
+  // Likewise, but read from the ring: it came up between two looks, 2 us before it completed and 20 us
+  // after.
+  const KeptOperation& complete_in_ring(int64_t off = 0, uint16_t flags = 0) {
+    now += 1000;
+    sigma_post posted = post(7, 1);
+    posted.flags = SIGMA_POST_HAS_INDEX;
+    send_post(posted);
+    completed_ns = now + 5000;
+    now = completed_ns + 20'000;
+    sigma_ring_completion cqe{};
+    cqe.context = kContext;
+    cqe.complete_ns = completed_ns + 9'000;
+    cqe.complete_error_ns = 11'000;
+    cqe.number = 7;
+    cqe.life = ~0u;
+    cqe.queue = SIGMA_QUEUE_SEND;
+    cqe.tier = SIGMA_TIER_NONE;
+    cqe.flags = static_cast<uint16_t>(SIGMA_RING_NIC_STAMP | flags);
+    cqe.nic_stamp = truth.ticks(completed_ns + static_cast<uint64_t>(off));
+    send(cqe, SIGMA_RING_COMPLETION, kPid);
+    return operations.back();
+  }
   uint64_t completed_ns = 0;
 };
 
@@ -204,6 +226,33 @@ TEST_CASE("a stamp from the future, or from before the post, is refused and coun
 TEST_CASE("stamps of a real-time CQ are told apart") {
   ClockRig rig(MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS);
   CHECK(rig.complete().complete_source == CompleteSource::poll);
+  CHECK(rig.finish().nic_stamps_real_time == 1);
+}
+
+TEST_CASE("a completion that was read from a ring has its stamp's time as well") {
+  ClockRig rig;
+  const auto& operation = rig.complete_in_ring();
+  CHECK(operation.complete_source == CompleteSource::nic);
+  REQUIRE(operation.complete_error_ns.has_value());
+  const int64_t off = static_cast<int64_t>(*operation.complete_ns - rig.completed_ns);
+  CHECK(std::abs(off) <= static_cast<int64_t>(*operation.complete_error_ns));
+  CHECK(*operation.complete_error_ns < 1000);
+  CHECK(rig.finish().nic_stamps_used == 1);
+}
+
+TEST_CASE("where a ring's stamp cannot be believed, the looks at the ring tell when") {
+  for (const int64_t off : {int64_t{1'000'000'000}, int64_t{30'000}, int64_t{-10'000}}) {
+    ClockRig rig;
+    const auto& operation = rig.complete_in_ring(off);
+    CHECK(operation.complete_source == CompleteSource::ring);
+    CHECK(operation.complete_ns == rig.completed_ns + 9'000);
+    CHECK(operation.complete_error_ns == uint64_t{11'000});
+    auto& counters = rig.finish();
+    CHECK(counters.nic_stamps_refused == 1);
+    CHECK(counters.nic_stamps_used == 0);
+  }
+  ClockRig rig;
+  CHECK(rig.complete_in_ring(0, SIGMA_RING_REAL_TIME).complete_source == CompleteSource::ring);
   CHECK(rig.finish().nic_stamps_real_time == 1);
 }
 

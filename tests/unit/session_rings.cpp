@@ -180,6 +180,18 @@ TEST_CASE("rings: calls at once get their index from the ring, by what they post
   CHECK(rig.finish().operations == 2);
 }
 
+TEST_CASE("rings: a queue whose completions are read is not taken for stuck") {
+  RingRig rig;
+  rig.probe_post(70, 0);
+  rig.probe_post(71, 1);
+  const uint64_t posted_ns = rig.now;
+  CHECK(rig.session.stalled_queues(posted_ns + 1).size() == 1);
+  rig.now += 1'000'000;
+  rig.ring_completion(RingRig::cqe(0));
+  CHECK(rig.session.stalled_queues(posted_ns + 1).empty());
+  CHECK(rig.session.stalled_queues(rig.now + 1).size() == 1);
+}
+
 TEST_CASE("rings: the index goes on behind 65,535") {
   RingRig rig(65'530);
   for (uint64_t index = 65'530; index < 65'545; ++index) {

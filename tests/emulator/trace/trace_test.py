@@ -411,6 +411,10 @@ def observed():
         "observer_bound": paced("16 256 16 20000 81920", 81920, pressed, ("--observer-cpu", "0.05")),
         "churn_reset.probe_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**PROBE_RING),
         "churn_reset.ring_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**RING_RING),
+        # Queues made by DevX, and written by hand: no ibv_qp, nothing to probe.
+        "devx_queues": single("{workloads}/devx_queues mlx5_0 300", 3000).but((), source="ring", sources=("ring",)),
+        "devx_queues_collapsed": single("{workloads}/devx_queues mlx5_0 300 collapsed", 3000).but(
+            (), source="ring", sources=("ring",), collapsed=True),
         "processes.probe_ring": Test([], ["sh", "-c", "for i in $(seq 100); do {workloads}/verbs_churn mlx5_0 1 5 || exit 1; done"],
                                      500).but(**PROBE_RING),
     }
