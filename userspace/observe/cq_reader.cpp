@@ -112,26 +112,34 @@ bool CqReader::has_news(const Wanted& wanted, const RingBytes& copy) const {
   return there || (cursor_.counts && cursor_.consumed > cursor_.next);
 }
 
-uint64_t CqReader::news_of(const Wanted& wanted, const RingBytes& copy, uint32_t qp_num) const {
+std::optional<uint64_t> CqReader::posted_at_least(const Wanted& wanted, const RingBytes& copy,
+                                                  uint32_t qp_num, uint64_t posted) const {
   if (spec_.ring.collapsed || whole_ring_ || spec_.ring.layout != CqLayout::plain ||
       is_lapped(wanted, copy))
-    return ~uint64_t{0};
+    return std::nullopt;
   CompletionCursor cursor = cursor_;
   const uint64_t end = wanted.first + copy.size() / spec_.ring.entry_bytes;
-  uint64_t count = 0, lost = 0;
+  uint64_t at = 0, lost = 0;
   Cqe cqe;
   while (cursor.next < end) {
     switch (next_completion(spec_.ring, cursor, wanted.first, copy, copy, cqe, lost)) {
       case CqNext::completion:
-        count += cqe.qp_num == qp_num;
+        if (cqe.qp_num != qp_num ||
+            (cqe.kind != CqeKind::requester && cqe.kind != CqeKind::requester_error))
+          break;
+        if (at == 0)
+          at = posted + static_cast<uint64_t>(int64_t{static_cast<int16_t>(
+                            static_cast<uint16_t>(cqe.wqe_counter - static_cast<uint16_t>(posted)))});
+        else
+          at = extend16(at, cqe.wqe_counter);
         break;
       case CqNext::end:
-        return count;
+        return at;
       default:
-        return ~uint64_t{0};
+        return std::nullopt;
     }
   }
-  return ~uint64_t{0};
+  return std::nullopt;
 }
 
 void CqReader::on_nothing(uint32_t consumer) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "observe/output.h"
 #include "observe/ring_specs.h"
@@ -45,9 +46,11 @@ class CqReader {
   };
   // `generous`: after a long time, when more may have come than the looks before suggest.
   Wanted wanted(bool generous) const;
-  // Entries of this queue pair among the new ones of the copy, or of them all if they are so many
-  // that the copy does not end them: what bounds how far its send ring has come.
-  uint64_t news_of(const Wanted& wanted, const RingBytes& first_copy, uint32_t qp_num) const;
+  // How far a queue pair has come at least, by the new entries of the copy, where that has all of them:
+  // each tells 16 bits of an index, and from one to the next there is at most a ring. `posted`: as known
+  // before. 0: no entry is this queue pair's. nullopt: the copy does not have them all.
+  std::optional<uint64_t> posted_at_least(const Wanted& wanted, const RingBytes& first_copy,
+                                          uint32_t qp_num, uint64_t posted) const;
   // Whether the first copy says that there is something new: then a second one is needed.
   bool has_news(const Wanted& wanted, const RingBytes& first_copy) const;
   // `consumer`: of the doorbell record, read between the two copies.

@@ -328,17 +328,22 @@ SendReader::Laps ProcessReader::laps(const Send& send, uint64_t elapsed_ns) cons
   RingOwner owner = spec.owner;
   owner.number = spec.send_cqn;
   const auto it = cqs_.find(owner);
-  if (it == cqs_.end() || it->second.wanted.count == 0) return {.possible = true};
+  if (it == cqs_.end()) return {.possible = true};
   const Completion& cq = it->second;
   const CqReader& reader = *cq.reader;
   const CompletionRing& ring = reader.spec().ring;
   const uint64_t consumed = reader.consumed(cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0);
-  uint64_t news = reader.news_of(
-      cq.wanted, bytes_of(first_, cq.first_at, cq.wanted.count, ring.entry_bytes), spec.owner.number);
   // Two laps on, entries look like those that were to come; the owner's index says so.
-  if (reader.counts() && (news == ~uint64_t{0} || consumed >= reader.next() + ring.entries))
-    news = std::max(consumed, reader.next()) - reader.next() + ring.entries;
+  if (cq.wanted.count != 0 && !(reader.counts() && consumed >= reader.next() + ring.entries)) {
+    const RingBytes copy = bytes_of(first_, cq.first_at, cq.wanted.count, ring.entry_bytes);
+    if (const auto at = reader.posted_at_least(cq.wanted, copy, spec.owner.number, send.reader->posted())) {
+      if (*at == 0) return {};
+      return {.possible = true, .at_least = *at};
+    }
+  }
+  if (!reader.counts()) return {.possible = true};
   // As it has asked for completions so far; else every ring of them may have had one only.
+  const uint64_t news = consumed - std::min(consumed, cq.consumed) + ring.entries;
   const uint32_t each = send.reader->blocks_per_completion();
   const uint64_t blocks = each != 0 ? each : spec.blocks;
   if (news < 1u << 16 && (news + 1) * blocks + spec.blocks < 1u << 16) return {};
@@ -347,7 +352,7 @@ SendReader::Laps ProcessReader::laps(const Send& send, uint64_t elapsed_ns) cons
     return entry.second.reader->spec().send_cqn == spec.send_cqn && entry.first.context == owner.context;
   };
   const bool alone = std::count_if(sends_.begin(), sends_.end(), uses_it) == 1;
-  if (!alone || !reader.counts() || reader.serves_receives() || consumed == 0) return {.possible = true};
+  if (!alone || reader.serves_receives() || consumed == 0) return {.possible = true};
   return {.possible = true, .at_least = send.reader->completed_at(consumed - 1)};
 }
 
@@ -416,6 +421,7 @@ bool ProcessReader::look(RecordBuffer& out) {
   }
   for (auto& [owner, cq] : cqs_) {
     const CqSpec& spec = cq.reader->spec();
+    if (cq.before != nullptr) cq.consumed = cq.reader->consumed(be32_at(cq.before) & 0xffffff);
     if (cq.wanted.count == 0 || is_stopped(spec, cq.looks)) continue;
     const RingBytes bytes = bytes_of(first_, cq.first_at, cq.wanted.count, spec.ring.entry_bytes);
     cq.news = cq.reader->has_news(cq.wanted, bytes);

@@ -73,6 +73,7 @@ class ProcessReader {
     CqReader::Wanted wanted;
     size_t first_at = 0, second_at = 0;
     bool news = false;
+    uint64_t consumed = 0;  // by its owner, at the last look
     uint32_t looks = 0;    // of BPF's, taken in
     uint64_t read_ns = 0;  // begin of the last look that took it in
   };
