@@ -384,7 +384,7 @@ def seen_otherwise():
                  "churn_same_numbers", "verbs_data_roce", "errors_access", "errors_rnr", "reset", "cq_resize"):
         rows[f"{name}.probe_ring"] = TESTS[name].but(**PROBE_RING)
     for name in ("rc_pingpong_events", "ud_pingpong_roce", "write_bw", "write_bw_inline", "write_bw_moderation", "write_bw_qps_both",
-                 "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "churn", "churn_same_numbers", "errors_access", "reset", "cq_resize"):
+                 "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "churn", "churn_same_numbers", "errors_access", "reset"):
         rows[f"{name}.ring_ring"] = TESTS[name].but(**RING_RING)
     return rows
 
@@ -411,8 +411,6 @@ def observed():
         "observer_bound": paced("16 256 16 20000 81920", 81920, pressed, ("--observer-cpu", "0.05")),
         "churn_reset.probe_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**PROBE_RING),
         "churn_reset.ring_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**RING_RING),
-        # Queues made by DevX, and written by hand: no ibv_qp, nothing to probe.
-        "devx_queues": single("{workloads}/devx_queues mlx5_0 300", 2700).but((), source="ring", sources=("ring",)),
         "processes.probe_ring": Test([], ["sh", "-c", "for i in $(seq 100); do {workloads}/verbs_churn mlx5_0 1 5 || exit 1; done"],
                                      500).but(**PROBE_RING),
     }
