@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""The same job traced in several ways, side by side: each way has a job and a tracer of its own, all stand by all the
+time, and rounds go from one to the next. Nothing is attached in between, and what the machine does besides falls on all
+alike. Rows as in measure.h."""
+import contextlib
+import json
+import math
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+
+import traced_job
+
+# The first is what the others are compared with, the second its like: what the machine alone does.
+WAYS = {
+    "untraced": None,
+    "untraced_again": None,
+    "ring_ring": traced_job.TRACED_BY_RING,
+    "probe_ring": ("--posts", "probe", "--completions", "ring"),
+    "probe_probe": ("--posts", "probe", "--completions", "probe"),
+    "preload": None,
+}
+LEAST_ROUNDS = 21
+UNSTEADY = "the machine is too unsteady to resolve it"
+
+
+def row(name, value, unit, target=None, ok=True, reason=""):
+    print(json.dumps({"name": name, "value": float(f"{value:.4g}"), "unit": unit, "target": target, "ok": bool(ok),
+                      **({"reason": reason} if reason else {})}), flush=True)
+
+
+@dataclass
+class Estimate:
+    median: float
+    low: float   # low..high: 95% confidence
+    high: float
+
+    @staticmethod
+    def of(values):
+        """By order statistics: no assumption on the distribution."""
+        values = sorted(values)
+        count = len(values)
+        reach = 0.98 * math.sqrt(count)
+        low = max(0, math.floor(count / 2 - reach))
+        high = min(count - 1, math.ceil(count / 2 + reach))
+        return Estimate(statistics.median(values), values[low], values[high])
+
+    @property
+    def spread(self):
+        return f"95%: {self.low:.4g} to {self.high:.4g}"
+
+
+def judge(name, estimate, unit, at_least=None, at_most=None, why_not=""):
+    """An interval that spans the target decides nothing. `why_not`: why it is told and not judged."""
+    if why_not:
+        return row(name, estimate.median, unit, reason=f"{estimate.spread}; {why_not}")
+    if at_least is not None:
+        good, bad, target = estimate.low >= at_least, estimate.high < at_least, at_least
+    else:
+        good, bad, target = estimate.high <= at_most, estimate.low > at_most, at_most
+    return row(name, estimate.median, unit, target, good, estimate.spread + ("" if good or bad else "; " + UNSTEADY))
+
+
+@contextlib.contextmanager
+def run_directory():
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    path = tempfile.mkdtemp(prefix="sigma-bench-", dir=base)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass
+class Compared:
+    """Of one way over all rounds, by name: rate, cpu_ns, p50_ns, p99_ns; `ratio` and `added` against the first way, round
+    by round."""
+    absolute: dict
+    ratio: dict
+    added: dict
+
+
+class SideBySide:
+    FIGURES = ("rate", "cpu_ns", "p50_ns", "p99_ns")
+
+    def __init__(self, cores, ways, more=(), **job_options):
+        self.ways, self.jobs, self.tracers = list(ways), {}, {}
+        self.stack = contextlib.ExitStack()
+        with contextlib.ExitStack() as stack:
+            directory = stack.enter_context(run_directory())
+            for way in ways:
+                job = stack.enter_context(traced_job.Job(os.path.join(directory, way), cores.job, preload=way == "preload",
+                                                         **job_options))
+                if WAYS[way]:
+                    self.tracers[way] = stack.enter_context(traced_job.Tracer(job, [*WAYS[way], *more], None, cores.tracer))
+                job.set_up()
+                self.jobs[way] = job
+            self.stack = stack.pop_all()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    def settle(self):
+        """Until the tracers have done with what the last run left them: it is not the next one's."""
+        def used():
+            return sum(tracer.cpu().all_ns for tracer in self.tracers.values())
+        for _ in range(200):
+            before = used()
+            time.sleep(0.01)
+            if used() - before < 2_000_000:
+                return
+
+    def untraced(self, **request):
+        return self.jobs[self.ways[0]].run(**request)
+
+    def compare(self, seconds, known=0.003, **request):
+        """Rounds until the ratios of rate of all are known to that part, LEAST_ROUNDS or more, about `seconds` long."""
+        for job in self.jobs.values():
+            job.run(**request)
+        results = {way: [] for way in self.ways}
+        deadline, count = time.monotonic() + seconds, 0
+        while count < LEAST_ROUNDS or (time.monotonic() < deadline and not self.is_known(results, known)):
+            for n in range(len(self.ways)):
+                way = self.ways[(n + count) % len(self.ways)]
+                self.settle()
+                results[way].append(self.jobs[way].run(**request))
+            count += 1
+            if time.monotonic() > deadline and count >= 5:
+                break
+        return {way: self.compared(results, way) for way in self.ways}
+
+    def series(self, results, way, figure, combine):
+        first = results[self.ways[0]]
+        return Estimate.of([combine(getattr(one, figure), getattr(base, figure)) for one, base in zip(results[way], first)])
+
+    def is_known(self, results, known):
+        for way in self.ways[1:]:
+            ratio = self.series(results, way, "rate", lambda one, base: one / base)
+            if (ratio.high - ratio.low) / 2 > known * ratio.median:
+                return False
+        return True
+
+    def compared(self, results, way):
+        return Compared(*({figure: self.series(results, way, figure, combine) for figure in self.FIGURES} for combine in
+                          (lambda one, base: one, lambda one, base: one / base, lambda one, base: one - base)))

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""bench ring: what it costs a job that its queues are read, and how much of them is seen.
+
+The job posts RDMA writes over 16 queue pairs of 1,024 slots on an emulated ConnectX without its log. Job and emulated
+device share one core, sigmatrace has the others: on two cores that is one for all of it, its reader, its matching and its
+observer, and what is lost there may be lost for want of a core. The rows' notes say what each took.
+"""
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import traced_job  # noqa: E402
+from paired import WAYS, SideBySide, judge, row, run_directory  # noqa: E402
+
+ROW_SECONDS = 120
+SEEN_PERCENT = 99.9
+
+
+def far(cores):
+    """Why the targets for cores that share an L3 do not bind; empty: they do."""
+    return "" if cores.near else f"the cores do not share an L3: {cores.distance_ns:.0f} ns apart, {cores.why}"
+
+
+# ---- the observer's own cost -----------------------------------------------------------------------------------------
+
+def share(before, after, seconds):
+    observer = 100e-9 * (after.observer_ns - before.observer_ns) / seconds
+    everything = 100e-9 * (after.all_ns - before.all_ns) / seconds
+    return observer, f"all of sigmatrace: {everything:.1f}%"
+
+
+def observer_cpu(cores):
+    with run_directory() as directory, traced_job.Job(f"{directory}/run", cores.job) as job, \
+            traced_job.Tracer(job, traced_job.TRACED_BY_RING, None, cores.tracer) as tracer:
+        job.set_up()
+        for name, rate, most in (("100k", 1e5, 30), ("1m", 1e6, None)):
+            before = tracer.cpu()
+            seconds = job.run(seconds=3, rate=rate).seconds
+            percent, note = share(before, tracer.cpu(), seconds)
+            row(f"ring.observer_cpu.{name}", percent, "% of a core", most, most is None or percent < most, note)
+        time.sleep(1.5)
+        before, start = tracer.cpu(), time.monotonic()
+        time.sleep(3)
+        percent, note = share(before, tracer.cpu(), time.monotonic() - start)
+        row("ring.observer_cpu.idle", percent, "% of a core", 1, percent < 1, note)
+
+
+# ---- how much is seen ------------------------------------------------------------------------------------------------
+
+def traced_run(cores, request, options=(), queues=16):
+    """A whole trace into a directory: what was posted, what the trace says, and at what cost."""
+    with run_directory() as directory, traced_job.Job(f"{directory}/run", cores.job, queues=queues) as job, \
+            traced_job.Tracer(job, [*traced_job.TRACED_BY_RING, "--max-size", "512M", *options], f"{directory}/trace",
+                              cores.tracer) as tracer:
+        job.set_up()
+        before = tracer.cpu()
+        result = job.run(**request)
+        after = tracer.cpu()
+        job.end()
+        meta = tracer.wait()
+    rings = [qp["observed"] for qp in meta["qps"] if qp["observed"]]
+    blocks = {key: sum(ring[f"blocks_{key}"] for ring in rings) for key in ("posted", "seen", "missed")}
+    counters = {name: entry["value"] if isinstance(entry, dict) else entry
+                for name, entry in meta["coverage"]["counters"].items()}
+    off = abs(blocks["posted"] - job.operations) + abs(blocks["seen"] + blocks["missed"] - job.operations)
+    return result, blocks, counters, off, (before, after)
+
+
+def seen(cores):
+    off = 0
+    rows = [(f"1m_batch_{batch}", {"rate": 1e6, "batch": batch}, True) for batch in (1, 4, 16)]
+    rows += [("1m_all_signaled", {"rate": 1e6, "signaled": 1}, True), ("100k", {"rate": 1e5}, False), ("flat", {}, False)]
+    for name, request, judged in rows:
+        result, blocks, counters, differs, (before, after) = traced_run(cores, {"seconds": 4, **request})
+        off += differs
+        observer, note = share(before, after, result.seconds)
+        completions = 100 * counters["ring_completions"] / (result.operations / request.get("signaled", 16))
+        percent = 100 * blocks["seen"] / result.operations
+        row(f"ring.seen.{name}", percent, "% of blocks posted", SEEN_PERCENT if judged else None,
+            not judged or percent >= SEEN_PERCENT,
+            f"{result.rate / 1e6:.2f} M ops/s; completions {completions:.2f}%; observer {observer:.1f}%, {note}")
+    row("ring.exact", off, "blocks off: seen + gaps = posted", 0, off == 0)
+
+
+def looks(cores):
+    for name, queues, rate in (("1_qp_100k", 1, 1e5), ("16_qps_100k", 16, 1e5), ("16_qps_1m", 16, 1e6)):
+        result, _, counters, _, (before, after) = traced_run(cores, {"seconds": 3, "rate": rate}, queues=queues)
+        count = max(1, counters["observer_looks"])
+        row(f"ring.look.{name}", (after.observer_ns - before.observer_ns) / count / 1e3, "us CPU a look",
+            reason=f"{count / result.seconds:.0f} looks/s")
+
+
+# ---- what the job pays -----------------------------------------------------------------------------------------------
+
+def work_for(modes, rate):
+    """What the job must compute between two posts for its greatest rate to be just below this one."""
+    work = 0
+    for _ in range(4):
+        work = max(0, work + 1e9 / rate - 1e9 / modes.untraced(work_ns=work).rate)
+    return work
+
+
+def judge_pair(name, modes, cores, request):
+    compared = modes.compare(2 * ROW_SECONDS, **request)
+    row(f"{name}.untraced", compared["untraced"].absolute["rate"].median / 1e6, "M ops/s")
+    again, traced = compared["untraced_again"].ratio, compared["ring_ring"].ratio
+    for what, figure, target in (("rate", "rate", {"at_least": 0.99}), ("cpu", "cpu_ns", {"at_most": 1.01}),
+                                 ("p99", "p99_ns", {"at_most": 1.01})):
+        judge(f"{name}.{what}", traced[figure], "x of untraced", **target, why_not=far(cores))
+        judge(f"{name}.{what}_a_a", again[figure], "x of untraced", why_not="untraced against itself")
+
+
+def costs(cores):
+    pair = list(WAYS)[:3]
+    with SideBySide(cores, pair) as modes:
+        work_ns = work_for(modes, 1.9e6)
+        row("ring.up_to_2m.work", work_ns, "ns/op, the job's own")
+        judge_pair("ring.up_to_2m", modes, cores, {"work_ns": work_ns})
+    with SideBySide(cores, pair, ["--observer-cpu", "1"]) as modes:
+        judge_pair("ring.flat_little_cpu", modes, cores, {})
+
+
+def table(cores):
+    with SideBySide(cores, WAYS) as modes:
+        for name, request in (("flat", {}), ("flat_batch_16", {"batch": 16})):
+            for way, compared in modes.compare(ROW_SECONDS, **request).items():
+                prefix = f"ring.{name}.{way}"
+                row(f"{prefix}.rate", compared.absolute["rate"].median / 1e6, "M ops/s",
+                    reason=f"{compared.ratio['rate'].median:.3f}x of untraced, {compared.ratio['rate'].spread}")
+                row(f"{prefix}.cpu", compared.absolute["cpu_ns"].median, "ns CPU/op")
+                row(f"{prefix}.p50", compared.absolute["p50_ns"].median, "ns/post")
+                row(f"{prefix}.p99", compared.absolute["p99_ns"].median, "ns/post")
+
+
+PARTS = {"observer_cpu": observer_cpu, "looks": looks, "seen": seen, "costs": costs, "table": table}
+
+
+def main():
+    traced_job.end_by_sigterm()
+    cores = traced_job.find_cores()
+    row("ring.core_to_core", cores.distance_ns, "ns")
+    row("ring.cores_share_l3", cores.near, "1: yes", reason=cores.why)
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part](cores)
+
+
+if __name__ == "__main__":
+    main()
