@@ -168,6 +168,7 @@ struct Qp {
   uint8_t last_nak = 0;  // generation
   unsigned retries = 0, rnr_retries = 0;
   uint64_t hold_until_ns = 0;  // RNR wait, pacing
+  bool had_more = false;       // posted and not fetched, when the last WQE was
   uint64_t progress_ns = 0;    // of the retransmission timer
 
   // Responder

@@ -175,11 +175,14 @@ void check_timeout(Qp& qp, uint64_t now_ns) {
   send_again(qp);
 }
 
+// The wire of a queue that had more to send was busy all the time, also while this thread had to wait
+// for its core.
 void pace(Qp& qp, const Wqe& wqe, uint64_t now_ns) {
   const double rate = config().faults.gbit_per_s;
   if (rate <= 0) return;
   const auto ns = static_cast<uint64_t>(static_cast<double>(wqe.bytes) * 8 / rate);
-  qp.hold_until_ns = std::max(qp.hold_until_ns, now_ns) + ns;
+  qp.hold_until_ns = (qp.had_more ? qp.hold_until_ns : std::max(qp.hold_until_ns, now_ns)) + ns;
+  qp.had_more = static_cast<uint16_t>(qp.fetched) != doorbell_index(qp);
 }
 
 // Transmits inflight items that were not, or must be again. False: no room; try later.
@@ -323,6 +326,7 @@ void rewind_send_queue(Qp& qp) {
   qp.retries = qp.rnr_retries = 0;
   qp.hold_until_ns = qp.progress_ns = 0;
   qp.was_rung = false;
+  qp.had_more = false;
 }
 
 }  // namespace connectx
