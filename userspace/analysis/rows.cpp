@@ -70,21 +70,37 @@ Tally Row::sent() const {
 
 // ---- samples: what is counted of an operation ---------------------------------------------------
 
+// Small, for it travels between threads: a field that `known` does not name is 0.
 struct Rows::Sample {
+  enum Known : uint8_t {
+    kPost = 1 << 0,
+    kComplete = 1 << 1,
+    kLatency = 1 << 2,
+    kBytes = 1 << 3,
+    kWrId = 1 << 4,
+    kStatus = 1 << 5,
+    kVendorErr = 1 << 6,
+  };
   Row* row;
   uint64_t number;
-  std::optional<uint64_t> post_ns, complete_ns, latency_ns;  // UTC
-  std::optional<uint64_t> bytes, wr_id;
-  std::optional<uint32_t> status, vendor_err;
+  uint64_t post_ns, complete_ns;  // UTC
+  uint64_t latency_ns, bytes, wr_id;
+  uint32_t status, vendor_err;
   uint32_t receiver, sender;
   Opcode opcode;
   Queue queue;
+  uint8_t known;
   bool is_signal;
 
+  bool knows(unsigned fields) const { return (known & fields) == fields; }
+  template <typename T>
+  std::optional<T> if_known(Known field, T value) const {
+    return knows(field) ? std::optional(value) : std::nullopt;
+  }
   // An operation with both times on a send queue: it occupies queue, path and peer.
   bool occupies() const {
-    return status == kStatusSuccess && queue == Queue::send && post_ns && complete_ns &&
-           *complete_ns >= *post_ns;
+    return status == kStatusSuccess && queue == Queue::send &&
+           knows(kStatus | kPost | kComplete) && complete_ns >= post_ns;
   }
 };
 
@@ -101,17 +117,24 @@ struct Rows::Shard {
 };
 
 Rows::Rows(const Limits& limits, unsigned threads) : limits_(limits) {
-  // Beside the caller's there is one for the relations; the others share the rows.
+  // Beside the caller's there is one for the relations; the others share the rows. Where there are
+  // few, one does both: a sample that travels once costs less.
   const unsigned shards = std::clamp(threads / 2, 1u, kMaxShards);
-  for (unsigned i = 0; i < shards; ++i) {
+  for (unsigned i = 0; i < shards; ++i)
     shards_.push_back(std::make_unique<Shard>(Shard{limits.pending, {}, nullptr}));
-    Shard* const shard = shards_.back().get();
-    if (threads > 1)
-      shard->stage = std::make_unique<Stage<Sample>>([shard](std::span<const Sample> samples) {
-        for (const Sample& sample : samples) shard->count(sample);
-      });
+  if (threads <= 1) return;
+  for (const auto& each : shards_) {
+    Shard* const shard = each.get();
+    const bool relates = shards == 1;
+    shard->stage =
+        std::make_unique<Stage<Sample>>([this, shard, relates](std::span<const Sample> samples) {
+          for (const Sample& sample : samples) {
+            shard->count(sample);
+            if (relates) relate(sample);
+          }
+        });
   }
-  if (threads > 1)
+  if (shards > 1)
     relations_ = std::make_unique<Stage<Sample>>([this](std::span<const Sample> samples) {
       for (const Sample& sample : samples) relate(sample);
     });
@@ -161,6 +184,10 @@ void Rows::end_trace() {
 // The peer of a connected queue pair is the same in each operation; that of a datagram its own.
 Row& Rows::row_of(const Operation& operation) {
   const QueuePair* qp = operation.qp.get();
+  // Operations come in runs of one queue pair and peer.
+  if (last_row_ && qp && qp == last_.qp && operation.peer_qp_num == last_.peer_qp_num &&
+      same(operation.peer, last_.peer))
+    return *last_row_;
   const bool own_peer =
       qp && (operation.peer_qp_num || is_known(operation.peer)) &&
       (operation.peer_qp_num != qp->peer_qp_num || !same(operation.peer, qp->peer));
@@ -169,7 +196,6 @@ Row& Rows::row_of(const Operation& operation) {
     ends.peer_qp_num = operation.peer_qp_num;
     ends.peer = operation.peer;
   }
-  if (last_row_ && ends == last_ends_ && qp) return *last_row_;
   Row* row = nullptr;
   if (qp)
     if (const auto found = by_ends_.find(ends); found != by_ends_.end()) row = found->second;
@@ -180,7 +206,7 @@ Row& Rows::row_of(const Operation& operation) {
       by_ends_.emplace(ends, row);
     }
   }
-  last_ends_ = ends;
+  last_ = {qp, operation.peer_qp_num, operation.peer};
   last_row_ = row;
   if (!operation.comm.empty() && row != beyond_ && row->comm != operation.comm)
     row->comm = operation.comm;
@@ -234,32 +260,38 @@ void Rows::on_operation(const Operation& operation) {
           receivers_.try_emplace(address_text(peer), static_cast<uint32_t>(receivers_.size()))
               .first->second;
   }
-  const auto utc = [this](const std::optional<uint64_t>& time_ns) {
-    return time_ns ? std::optional(clock_.utc_ns(*time_ns)) : std::nullopt;
+  uint8_t known = 0;
+  const auto take = [&known](const auto& field, Sample::Known bit) {
+    if (!field) return std::decay_t<decltype(*field)>{};
+    known |= bit;
+    return *field;
   };
-  const Sample sample{
+  Sample sample{
       .row = &row,
       .number = operations_++,
-      .post_ns = utc(operation.time_ns),
-      .complete_ns = utc(operation.complete_ns),
-      .latency_ns = operation.latency_ns,
-      .bytes = operation.bytes,
-      .wr_id = operation.wr_id,
-      .status = operation.status,
-      .vendor_err = operation.vendor_err,
+      .post_ns = take(operation.time_ns, Sample::kPost),
+      .complete_ns = take(operation.complete_ns, Sample::kComplete),
+      .latency_ns = take(operation.latency_ns, Sample::kLatency),
+      .bytes = take(operation.bytes, Sample::kBytes),
+      .wr_id = take(operation.wr_id, Sample::kWrId),
+      .status = take(operation.status, Sample::kStatus),
+      .vendor_err = take(operation.vendor_err, Sample::kVendorErr),
       .receiver = row.receiver_.value_or(kNoReceiver),
       .sender = row.sender_,
       .opcode = operation.opcode,
       .queue = operation.queue,
+      .known = known,
       .is_signal = BarrierFinder::is_signal(operation.opcode, operation.bytes, operation.signaled),
   };
+  if (known & Sample::kPost) sample.post_ns = clock_.utc_ns(sample.post_ns);
+  if (known & Sample::kComplete) sample.complete_ns = clock_.utc_ns(sample.complete_ns);
   Shard& shard = *shards_[row.number % shards_.size()];
   if (!shard.stage) {
     shard.count(sample);
     return relate(sample);
   }
   shard.stage->push(sample);
-  if (sample.occupies()) relations_->push(sample);
+  if (relations_ && sample.occupies()) relations_->push(sample);
 }
 
 // ---- counting -----------------------------------------------------------------------------------
@@ -267,15 +299,15 @@ void Rows::on_operation(const Operation& operation) {
 void Rows::relate(const Sample& sample) {
   if (!sample.occupies()) return;
   const Row& row = *sample.row;
-  if (sample.is_signal) barriers_.on_signal(row.node, row.pid, row.number, *sample.post_ns);
+  if (sample.is_signal) barriers_.on_signal(row.node, row.pid, row.number, sample.post_ns);
   if (sample.receiver != kNoReceiver)
-    incast_.on_operation(row.number, sample.sender, sample.receiver, *sample.post_ns,
-                         *sample.complete_ns);
+    incast_.on_operation(row.number, sample.sender, sample.receiver, sample.post_ns,
+                         sample.complete_ns);
 }
 
 void Rows::Shard::count(const Sample& sample) {
   Row& row = *sample.row;
-  const uint64_t bytes = sample.bytes.value_or(0);
+  const uint64_t bytes = sample.bytes;
   const auto opcode = static_cast<size_t>(sample.opcode);
   const size_t size = size_class(bytes);
   auto& cell = row.cells[opcode][size];
@@ -284,24 +316,25 @@ void Rows::Shard::count(const Sample& sample) {
 
   ++tally.operations;
   tally.bytes += bytes;
-  for (const auto& time : {sample.post_ns, sample.complete_ns})
-    if (time) {
-      tally.first_ns = std::min(tally.first_ns, *time);
-      tally.last_ns = std::max(tally.last_ns, *time);
-    }
-  if (!sample.status) {
+  const uint64_t post_ns = sample.post_ns, complete_ns = sample.complete_ns;
+  const auto spans = [&tally](uint64_t time_ns) {
+    tally.first_ns = std::min(tally.first_ns, time_ns);
+    tally.last_ns = std::max(tally.last_ns, time_ns);
+  };
+  if (sample.knows(Sample::kPost)) spans(post_ns);
+  if (sample.knows(Sample::kComplete)) spans(complete_ns);
+  if (!sample.knows(Sample::kStatus)) {
     ++tally.unfinished;
     return note_pending(sample);
   }
-  if (*sample.status != kStatusSuccess) {
-    ++(is_trouble(*sample.status) ? tally.errors : tally.flushed);
+  if (sample.status != kStatusSuccess) {
+    ++(is_trouble(sample.status) ? tally.errors : tally.flushed);
     return note_error(sample);
   }
   ++tally.completed;
-  if (sample.latency_ns) tally.latency_ns.add(*sample.latency_ns);
+  if (sample.knows(Sample::kLatency)) tally.latency_ns.add(sample.latency_ns);
   if (!sample.occupies()) return;
 
-  const uint64_t post_ns = *sample.post_ns, complete_ns = *sample.complete_ns;
   tally.outstanding_ns += complete_ns - post_ns;
   const auto busy = [&](uint64_t& until) {
     const uint64_t from = std::max(until, post_ns);
@@ -318,11 +351,15 @@ void Rows::Shard::count(const Sample& sample) {
 
 void Rows::Shard::note_error(const Sample& sample) {
   Row& row = *sample.row;
-  const uint32_t status = *sample.status;
+  const uint32_t status = sample.status;
   if (row.statuses.size() < 64 || row.statuses.contains(status)) ++row.statuses[status];
   if (is_trouble(status) && !row.first_error)
-    row.first_error = {status,       sample.vendor_err, sample.opcode,
-                       sample.queue, sample.wr_id,      sample.complete_ns};
+    row.first_error = {status,
+                       sample.if_known(Sample::kVendorErr, sample.vendor_err),
+                       sample.opcode,
+                       sample.queue,
+                       sample.if_known(Sample::kWrId, sample.wr_id),
+                       sample.if_known(Sample::kComplete, sample.complete_ns)};
 }
 
 // A send queue completes in posting order, so both times go up.
@@ -349,8 +386,9 @@ void Rows::Shard::note_depth(Row& row, Tally& tally, uint64_t post_ns, uint64_t 
 }
 
 void Rows::Shard::note_pending(const Sample& sample) {
-  pending.push_back({sample.row->number, sample.post_ns, sample.opcode, sample.queue, sample.bytes,
-                     sample.wr_id, sample.number});
+  pending.push_back({sample.row->number, sample.if_known(Sample::kPost, sample.post_ns),
+                     sample.opcode, sample.queue, sample.if_known(Sample::kBytes, sample.bytes),
+                     sample.if_known(Sample::kWrId, sample.wr_id), sample.number});
   std::push_heap(pending.begin(), pending.end(), later);
   if (pending.size() <= max_pending) return;
   std::pop_heap(pending.begin(), pending.end(), later);

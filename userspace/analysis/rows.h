@@ -146,7 +146,7 @@ class Rows final : public OperationSink {
   std::map<Key, Row*> by_key_;
   std::unordered_map<Ends, Row*, HashOfEnds> by_ends_;
   std::vector<std::shared_ptr<const QueuePair>> kept_;  // so that an address stays its own
-  Ends last_ends_;
+  Ends last_;  // as the last operation named them
   Row* last_row_ = nullptr;
   Row* beyond_ = nullptr;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> senders_;  // node, pid
@@ -154,7 +154,7 @@ class Rows final : public OperationSink {
   BarrierFinder barriers_;
   Incast incast_;
   std::vector<std::unique_ptr<Shard>> shards_;
-  std::unique_ptr<Stage<Sample>> relations_;  // null: by the caller
+  std::unique_ptr<Stage<Sample>> relations_;  // null: by the caller, or by the only shard's
 };
 
 }  // namespace sigma

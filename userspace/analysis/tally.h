@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
 
@@ -104,9 +105,9 @@ struct Tally {
 inline constexpr size_t kSizeClasses = 13;
 inline size_t size_class(uint64_t bytes) {
   if (bytes == 0) return 0;
-  size_t index = 1;
-  for (uint64_t limit = 64; bytes > limit && index + 1 < kSizeClasses; limit *= 4) ++index;
-  return index;
+  if (bytes <= 64) return 1;
+  const auto fourfold = static_cast<size_t>(std::bit_width(bytes - 1) - 5) / 2;
+  return std::min(1 + fourfold, kSizeClasses - 1);
 }
 std::string size_class_name(size_t index);
 

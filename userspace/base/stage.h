@@ -57,7 +57,7 @@ class Stage {
   }
 
  private:
-  static constexpr size_t kBatch = 2048;
+  static constexpr size_t kBatch = 512;
   static constexpr size_t kWaiting = 8;
 
   void hand_over() {

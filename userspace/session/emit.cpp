@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 
+#include <memory>
+
 #include "session/correlate.h"
 
 namespace sigma {
@@ -36,12 +38,16 @@ void describe_send(Operation& operation, const Pending& pending) {
 }  // namespace
 
 Operation& Correlator::begin(Qp* qp, Queue side, uint32_t pid) {
-  operation_ = Operation{};
+  // Made anew in place; operations of one queue pair come in runs, and its reference stays.
+  std::shared_ptr<const QueuePair> same = std::move(operation_.qp);
+  std::destroy_at(&operation_);
+  std::construct_at(&operation_);
   operation_.pid = pid;
   operation_.comm = objects_.comm(pid);
   operation_.queue = side;
   if (qp != nullptr) {
-    operation_.qp = qp->info;
+    if (same != qp->info) same = qp->info;
+    operation_.qp = std::move(same);
     operation_.peer_qp_num = qp->info->peer_qp_num;
     operation_.peer = qp->info->peer;
   }

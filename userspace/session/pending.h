@@ -95,26 +95,22 @@ class IdEvidence {
  public:
   static constexpr size_t kDistinct = 16;
 
-  void posted(uint64_t wr_id) {
-    for (size_t i = 0; i < count_; ++i) {
-      if (recent_[(first_ + i) % kDistinct] != wr_id) continue;
-      // The posts up to the repeated one say nothing more: go on from behind it.
-      first_ = (first_ + i + 1) % kDistinct;
-      count_ -= i + 1;
-      break;
-    }
-    if (count_ == kDistinct) {
-      first_ = (first_ + 1) % kDistinct;
-      --count_;
-    }
-    recent_[(first_ + count_++) % kDistinct] = wr_id;
+  // Of each post; a queue in step never asks, so the comparing is left to proven().
+  void posted(uint64_t wr_id) { recent_[posts_++ % kDistinct] = wr_id; }
+  bool proven() const {
+    if (posts_ < kDistinct) return false;
+    // From the newest: programs that repeat few wr_ids are told soon.
+    for (size_t i = 1; i < kDistinct; ++i)
+      for (size_t j = 0; j < i; ++j)
+        if (recent_[(posts_ - 1 - i) % kDistinct] == recent_[(posts_ - 1 - j) % kDistinct])
+          return false;
+    return true;
   }
-  bool proven() const { return count_ == kDistinct; }
-  void reset() { first_ = count_ = 0; }
+  void reset() { posts_ = 0; }
 
  private:
   std::array<uint64_t, kDistinct> recent_{};
-  size_t first_ = 0, count_ = 0;
+  uint64_t posts_ = 0;
 };
 
 }  // namespace sigma

@@ -2,6 +2,9 @@
 #include "trace/packet_decoder.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
 #include <utility>
 
 #include "trace/codec.h"
@@ -10,7 +13,39 @@
 namespace sigma {
 namespace {
 
-constexpr size_t kPacketsAhead = 64;  // of all sources together, at least one of each
+// Of all sources together, at least one of each. Few: what is decoded is to be used while the cache
+// still holds it.
+constexpr size_t kPacketsAhead = 12;
+
+// The one size of a type's records; 0: they differ, or there is no such type. A table, for every
+// event asks.
+uint16_t only_size_of(uint16_t type) {
+  static const auto sizes = [] {
+    std::array<uint16_t, 256> table{};
+    for (const RecordSchema& schema : record_schemas())
+      if (schema.tail == Tail::none && schema.type < table.size()) table[schema.type] = schema.size;
+    return table;
+  }();
+  return type < sizes.size() ? sizes[type] : 0;
+}
+
+// read_event() for records of one size, without a call; anything else is left to it.
+inline std::optional<Event> read(std::span<const std::byte> bytes, std::span<std::byte> out) {
+  constexpr size_t kHeaderBytes = sizeof(sigma_header);
+  if (bytes.size() < sizeof(EventHead)) return std::nullopt;
+  EventHead head;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  const size_t size = head.size;
+  if (size == 0 || size != only_size_of(head.id) || size > out.size() ||
+      bytes.size() < size + kEventOverhead)
+    return read_event(bytes, out);
+  sigma_header header;
+  std::memcpy(&header, &head, sizeof header);
+  header.time_ns -= head.late_ns;
+  std::memcpy(out.data(), &header, sizeof header);
+  std::memcpy(out.data() + kHeaderBytes, bytes.data() + sizeof head, size - kHeaderBytes);
+  return Event{head.timestamp_ns, head.sequence, size + kEventOverhead, out.first(size)};
+}
 
 void decode(const PacketHead& head, std::span<const std::byte> events, DecodedPacket& out) {
   out.events.clear();
@@ -21,9 +56,10 @@ void decode(const PacketHead& head, std::span<const std::byte> events, DecodedPa
   static_assert(kEventOverhead >= 8);
   if (out.storage.size() * 8 < events.size()) out.storage.resize(events.size() / 8 + 1);
   std::span<std::byte> room = std::as_writable_bytes(std::span(out.storage));
+  out.events.reserve(head.events);  // no more than fit into the packet: reject_packet
   uint64_t last_ns = head.timestamp_begin, next_sequence = 0;
   while (!events.empty() || out.events.size() != head.events) {
-    const auto event = read_event(events, room);
+    const auto event = read(events, room);
     if (!event || out.events.size() == head.events || event->timestamp_ns < last_ns ||
         event->timestamp_ns > head.timestamp_end || event->sequence < next_sequence) {
       out.damaged_bytes = events.size();
