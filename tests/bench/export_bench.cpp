@@ -3,6 +3,7 @@
 // beside. Prints one JSON object per row, which scripts/bench gathers.
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "measure.h"
@@ -34,7 +35,7 @@ double replay_rate(const std::string& path, const MakeSink& make_sink) {
   auto sink = make_sink((*reader)->meta().info);
   if (!sink.ok()) throw std::runtime_error(sink.error().what);
   Replay replay(**reader, **sink);
-  replay.run();
+  replay.run(std::thread::hardware_concurrency() > 1 ? 1 : 0);  // as the command does
   (*sink)->finish();
   if ((*sink)->error()) throw std::runtime_error((*sink)->error()->what);
   return static_cast<double>(kOperations) * 1e9 /
