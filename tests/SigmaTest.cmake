@@ -18,7 +18,9 @@ function(sigma_test NAME)
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(ARG_LABEL MATCHES "^(unit|fuzz)$")
     sigma_twins_of(ARG_LIBRARIES ${ARG_LIBRARIES})
-    target_compile_options(${NAME} PRIVATE ${SIGMA_SANITIZERS} -O1 -g1)
+    # Not optimised, unlike the libraries: compiling assertions took 1.7 times as long, and running
+    # them takes no time.
+    target_compile_options(${NAME} PRIVATE ${SIGMA_SANITIZERS} -O0 -g1)
     target_link_options(${NAME} PRIVATE ${SIGMA_SANITIZERS})
   endif()
   target_link_libraries(${NAME} PRIVATE sigma_catch_main ${ARG_LIBRARIES})
