@@ -96,6 +96,7 @@ void DeviceQueue::post(bool two_blocks) {
   at(0)[11] = 0x08;  // asks for a completion
   put32(at(0), static_cast<uint32_t>(wqe.index & 0xffff) << 8 | wqe.raw_opcode);
   const std::lock_guard hold(lock_);
+  if (!shape_.keep_truth) truth_.clear(), completed_wqes_ = 0;
   truth_.push_back(wqe);
   posted += wqe.blocks;
 }

@@ -25,6 +25,7 @@ struct Shape {
   uint64_t first_index = 0;   // where the ring begins to count
   bool doorbell_record = true;
   uint32_t qp_num = 0x4711;
+  bool keep_truth = true;     // of all that was posted; else of the last request
 };
 
 class DeviceQueue {
