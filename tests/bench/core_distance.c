@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { kTrips = 2000, kRounds = 100 };
+enum { kTrips = 200, kRounds = 100 };
 
 static _Alignas(128) atomic_int line;
 static _Alignas(128) int cores[2];
