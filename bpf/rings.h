@@ -38,7 +38,7 @@ struct {
 __u32 ring_slots_used __weak = 0;
 
 /* The number of a slot that nobody uses, or 0. */
-static __noinline __u32 new_ring_slot(__u32 kind, __u32 tgid) {
+static inline __noinline __u32 new_ring_slot(__u32 kind, __u32 tgid) {
   for (int i = 0; i < 16; i++) {
     __u32 number = __sync_fetch_and_add(&ring_slots_used, 1) % (SIGMA_RING_SLOTS - 1) + 1;
     struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
