@@ -11,6 +11,7 @@
 #define SIGMA_RINGS_H
 
 #include "bpf/maps.h"
+#include "bpf/ring_slots.h"
 
 struct {
   __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -19,13 +20,6 @@ struct {
   __type(key, __u32);
   __type(value, struct sigma_ring_slot);
 } ring_slots __weak SEC(".maps");
-
-/* uverbs handles are unique in their file, whatever the kind of object. */
-struct sigma_ring_key {
-  __u32 tgid;
-  __u32 handle;
-  __u64 ucontext; /* as in sigma_uverbs */
-};
 
 struct {
   __uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -40,7 +34,9 @@ __u32 ring_slots_used __weak = 0;
 /* The number of a slot that nobody uses, or 0. */
 static inline __noinline __u32 new_ring_slot(__u32 kind, __u32 tgid) {
   for (int i = 0; i < 16; i++) {
-    __u32 number = __sync_fetch_and_add(&ring_slots_used, 1) % (SIGMA_RING_SLOTS - 1) + 1;
+    __u32 number = __sync_fetch_and_add(&ring_slots_used, 1) %
+                       (SIGMA_RING_SLOTS - SIGMA_RING_FOUND_SLOTS - 1) +
+                   1;
     struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
     if (!slot || slot->kind) continue;
     slot->ring_addr = 0;

@@ -24,6 +24,7 @@
 #include "attach/attach_plan.h"
 #include "attach/links.h"
 #include "attach/probe_table.h"
+#include "bpf/ring_slots.h"
 
 // The generated skeleton names the types of config.h.
 #include "sigmatrace_bpf.skel.h"
@@ -639,6 +640,14 @@ Status Capture::set_doorbell(pid_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64
   value.doorbell = doorbell_addr;
   if (bpf_map_update_elem(queue_pairs_map_fd(), &key, &value, BPF_ANY) == 0) return {};
   return Error{fmt::format("queue pair {} of process {}: {}", qp_num, pid, errno_text(errno))};
+}
+
+Status Capture::set_ring_slot(pid_t pid, uint64_t context, uint32_t handle, uint32_t slot) {
+  const sigma_ring_key key = {
+      .tgid = static_cast<uint32_t>(pid), .handle = handle, .ucontext = context};
+  if (bpf_map_update_elem(bpf_map__fd(impl_->skeleton->maps.ring_objects), &key, &slot, BPF_NOEXIST) == 0)
+    return {};
+  return Error{fmt::format("queue {} of process {}: {}", handle, pid, errno_text(errno))};
 }
 
 std::array<uint64_t, SIGMA_COUNTERS> Capture::counters() const {

@@ -116,6 +116,8 @@ class Capture {
   sigma_ring_slot* ring_slots() const;
   // mlx5: where the QP's doorbell record is, so that posts get their WQE index. 0 forgets it.
   Status set_doorbell(pid_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr);
+  // The command that ends this queue copies the ring of this slot. `context`: as in sigma_uverbs.
+  Status set_ring_slot(pid_t pid, uint64_t context, uint32_t handle, uint32_t slot);
   // Sums over the CPUs, indexed by enum sigma_counter.
   std::array<uint64_t, SIGMA_COUNTERS> counters() const;
 

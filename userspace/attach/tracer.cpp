@@ -180,6 +180,14 @@ void Tracer::start_observer() {
     state("mlx5 queues are not read from memory: the map that BPF shares cannot be mapped");
     return;
   }
+  // Under the kernel's hook commands name a file, which an older queue's context does not tell.
+  options.on_slot = [this](uint32_t pid, uint64_t context, uint32_t handle, uint32_t slot) {
+    return !control_hook_ && capture_->set_ring_slot(static_cast<pid_t>(pid), context, handle, slot).ok();
+  };
+  options.device_of_node = device_of_node;
+  options.on_doorbell = [this](uint32_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr) {
+    (void)capture_->set_doorbell(static_cast<pid_t>(pid), qp_ptr, qp_num, doorbell_addr);
+  };
   observer_ = std::make_unique<Observer>(options);
 }
 
@@ -193,7 +201,7 @@ AttachPolicy Tracer::policy_for(const Target* target) const {
   return policy;
 }
 
-// What the library's rings tell needs no probe. Those of queues older than the attach are not known.
+// What the library's rings tell needs no probe, where those of queues older than the attach were all found.
 // `target`: nullptr where the probes are for processes to come.
 AttachPolicy Tracer::with_rings(AttachPolicy policy, const LibraryPlan& plan, const Target* target) const {
   if (!observes() || plan.name != "libmlx5" || (target && (target->older || !target->readable))) return policy;
@@ -248,7 +256,6 @@ void Tracer::look_at_libraries(Target& target) {
     const auto probed = attached_.find(file.key);
     return probed != attached_.end() && probed->second < born;
   });
-  if (!target.looked && has_provider && !all_seen) target.older = true;
   if (!target.looked && observes() && !can_read(target.pid, *maps)) {
     target.readable = false;
     state(fmt::format("process {}: its memory cannot be read ({}): its queues are seen by probes only",
@@ -402,7 +409,7 @@ void Tracer::find_older_objects(Target& target, const std::string& libibverbs) {
   if (!objects.ok()) {
     state(fmt::format("process {}: objects made before the attach are unknown: {}", target.pid,
                                       objects.error().what));
-    return;
+    return probe_older(target);
   }
   if (!objects->totals.complete)
     state(fmt::format("process {}: only a part of its memory was searched for older objects", target.pid));
@@ -416,7 +423,21 @@ void Tracer::find_older_objects(Target& target, const std::string& libibverbs) {
                                       target.pid, objects->ambiguous));
   attach_live_functions(target, *objects, libibverbs);
   for (const auto& record : to_records(*objects, target.since_ns)) push(record);
+  if (observer_) find_older_rings(target, *objects);
   if (!objects->qps.empty()) find_peers(target);
+}
+
+// Their rings, as far as they can be told now. Where some cannot, probes tell of all.
+void Tracer::find_older_rings(Target& target, const LiveObjects& objects) {
+  const OlderQueues older = observer_->add_older(objects, monotonic_now_ns());
+  (void)ring_->drain();
+  if (older.unplaced > 0 || older.cqs_unplaced > 0) probe_older(target);
+}
+
+void Tracer::probe_older(Target& target) {
+  target.older = true;
+  for (const TracedLibrary& library : libraries_)
+    if (library.pid == scope_of(target)) add_probes_for_older(target, {library.pid, library.device, library.inode});
 }
 
 // The live route: functions that the process's own contexts and queue pairs point to, and that the file

@@ -51,8 +51,8 @@ struct TracerOptions {
   std::optional<Selection> selection;  // instead of pids: those that run and those to come
   bool follow_forks = false;
   bool check_posts = true;   // see refused posts by a return probe
-  // Who tells: the probes, or the rings in memory. Rings are mlx5's; elsewhere, and for queues older
-  // than the attach, probes tell whatever is asked. `automatic`: posts by probes, completions by rings;
+  // Who tells: the probes, or the rings in memory. Rings are mlx5's; elsewhere, and where rings older
+  // than the attach were not found, probes tell whatever is asked. `automatic`: posts by probes, completions by rings;
   // posts that no probe tells of are read from memory as well.
   enum class Posts : uint8_t { automatic, probe, ring };
   enum class Completions : uint8_t { automatic, probe, ring, off };
@@ -114,7 +114,7 @@ class Tracer {
     bool looked = false;            // its libraries were looked at before
     bool scan_due = false;          // for older objects, when it is its turn
     bool ended = false;
-    bool older = false;             // has objects made before the attach: their rings are not known
+    bool older = false;             // has queues made before the attach whose rings were not found
     bool readable = true;           // its memory can be read
     bool ring_mode = false;         // its probes on posts were too dear: the rings tell
     Governor governor{GovernorOptions{}};
@@ -139,6 +139,8 @@ class Tracer {
   void add_probes_for_older(const Target& target, const FileKey& key);
   void tell_uncovered(const FileKey& file);
   void find_older_objects(Target& target, const std::string& libibverbs);
+  void find_older_rings(Target& target, const LiveObjects& objects);
+  void probe_older(Target& target);
   void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
   bool is_probed(const FileKey& file, const ResolvedFunction& function) const;
   void find_peers(const Target& target);

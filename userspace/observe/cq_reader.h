@@ -36,8 +36,12 @@ class CqReader {
   bool serves_receives() const { return serves_receives_; }
 
   void begin(RecordBuffer& out);
-  // Found in use: what was completed before is not ours. `consumer`: 24 bits.
-  void start_at(uint64_t position) { cursor_.next = cursor_.consumed = position; }
+  // Found in use: what was completed before is not ours, also where its owner is not as far yet.
+  void start_at(uint64_t position, uint64_t consumed) {
+    cursor_.next = position;
+    cursor_.consumed = consumed;
+    cursor_.counts = consumed != 0;
+  }
 
   // The entries to copy: from `first` on, the last one read included where it serves as anchor.
   struct Wanted {

@@ -2,9 +2,11 @@
 #include "observe/directory.h"
 
 #include <infiniband/verbs.h>
+#include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/mlx5-abi.h>
 
+#include <algorithm>
 #include <bit>
 
 namespace sigma {
@@ -34,6 +36,7 @@ void Directory::on_uverbs(std::span<const std::byte> record) {
   if (!command || command->header().driver_id != RDMA_DRIVER_MLX5) return;
   const sigma_uverbs& header = command->header();
   const File file{header.h.pid, header.ucontext};
+  note_file(file, header);
   if (const auto devx = decode_devx(*command)) return on_devx(file, header, *devx);
   const auto facts = decode_uverbs(*command);
   if (!facts || !facts->handle) return;
@@ -43,7 +46,7 @@ void Directory::on_uverbs(std::span<const std::byte> record) {
 
 uint32_t Directory::cqn_of(const File& file, std::optional<uint32_t> handle) const {
   if (!handle) return 0;
-  const auto it = cqs_.find({file, *handle});
+  const auto it = cqs_.find(key_of(file, *handle));
   return it == cqs_.end() ? 0 : it->second.owner.number;
 }
 
@@ -67,7 +70,7 @@ void Directory::remove_qp(std::map<Handle, Qp>::iterator it, uint64_t now_ns) {
 }
 
 void Directory::on_qp(const File& file, const sigma_uverbs& header, const UverbsFacts& facts) {
-  const Handle key{file, *facts.handle};
+  const Handle key = key_of(file, *facts.handle);
   const auto it = qps_.find(key);
   const uint64_t now_ns = header.h.time_ns;
   if (facts.failed) return;
@@ -111,8 +114,63 @@ void Directory::on_state(Qp& qp, uint8_t state, uint64_t now_ns) {
     qp.reset = false;
     ++qp.spec.slot_life;
     qp.spec.since_ns = now_ns + 1;
+    qp.spec.first = qp.spec.unread_since_ns = 0;
     events_.on_send(qp.spec);
   }
+}
+
+// ---- queues that were there before --------------------------------------------------------------
+
+void Directory::add_context(uint32_t pid, uint64_t context, const std::string& device) {
+  older_contexts_[{pid, context}] = device;
+}
+
+// Which older context a struct file * stands for: the only one of its device that is left, unless the
+// file was opened under our eyes.
+void Directory::note_file(const File& file, const sigma_uverbs& header) {
+  if (!(header.flags & SIGMA_UVERBS_KERNEL) || older_contexts_.empty() || !device_of_node_ ||
+      files_.contains(file))
+    return;
+  if (header.object_id == UVERBS_OBJECT_DEVICE && header.method_id == UVERBS_METHOD_GET_CONTEXT) {
+    files_[file] = file;
+    return;
+  }
+  const std::string device = device_of_node_(header.rdev);
+  std::optional<File> only;
+  for (const auto& [context, name] : older_contexts_) {
+    if (context.pid != file.pid || name != device) continue;
+    const auto is_taken = [&](const auto& entry) { return entry.second == context; };
+    if (std::any_of(files_.begin(), files_.end(), is_taken)) continue;
+    if (only) return;  // of several nobody knows
+    only = context;
+  }
+  if (only) files_[file] = *only;
+}
+
+Directory::Handle Directory::key_of(const File& file, uint32_t handle) const {
+  const Handle key{file, handle};
+  if (qps_.contains(key) || cqs_.contains(key)) return key;
+  const auto older = files_.find(file);
+  if (older == files_.end()) return key;
+  const Handle found{older->second, handle};
+  return qps_.contains(found) || cqs_.contains(found) ? found : key;
+}
+
+void Directory::add_found(const SendSpec& spec, uint32_t handle, uint64_t qp_ptr) {
+  const Handle key{{spec.owner.pid, spec.owner.context}, handle};
+  // A command has told of its end, or of another one with this handle, while it was sought.
+  if (qps_.contains(key)) return;
+  Qp qp;
+  qp.spec = spec;
+  qp.qp_ptr = qp_ptr;
+  add_qp(key, std::move(qp));
+}
+
+void Directory::add_found(const CqSpec& spec, uint32_t handle) {
+  const Handle key{{spec.owner.pid, spec.owner.context}, handle};
+  if (cqs_.contains(key) || !plausible(spec)) return;
+  events_.on_cq(spec);
+  cqs_[key] = spec;
 }
 
 const RingOwner* Directory::find(uint32_t pid, uint64_t qp_ptr, uint32_t qp_num) const {
@@ -126,7 +184,7 @@ const RingOwner* Directory::find(uint32_t pid, uint64_t qp_ptr, uint32_t qp_num)
 // ---- completion queues --------------------------------------------------------------------------
 
 void Directory::on_cq(const File& file, const sigma_uverbs& header, const UverbsFacts& facts) {
-  const Handle key{file, *facts.handle};
+  const Handle key = key_of(file, *facts.handle);
   const auto it = cqs_.find(key);
   const uint64_t now_ns = header.h.time_ns;
   if (facts.action == UverbsAction::modify && it != cqs_.end()) {
@@ -179,7 +237,7 @@ uint64_t Directory::address_of(const File& file, const std::optional<UmemPlace>&
 
 void Directory::on_devx(const File& file, const sigma_uverbs& header, const DevxFacts& facts) {
   if (facts.failed || !facts.handle) return;
-  const Handle key{file, *facts.handle};
+  const Handle key = key_of(file, *facts.handle);
   const uint64_t now_ns = header.h.time_ns;
   if (facts.is_umem) {
     if (facts.action == UverbsAction::create && facts.umem_id)
@@ -251,6 +309,8 @@ void Directory::on_process_end(uint32_t pid) {
   std::erase_if(cqs_, [&](const auto& entry) { return of(entry.first); });
   std::erase_if(umems_, [&](const auto& entry) { return of(entry.first); });
   std::erase_if(by_pointer_, [&](const auto& entry) { return entry.first.first == pid; });
+  std::erase_if(older_contexts_, [&](const auto& entry) { return entry.first.pid == pid; });
+  std::erase_if(files_, [&](const auto& entry) { return entry.first.pid == pid; });
 }
 
 }  // namespace sigma

@@ -10,8 +10,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
+#include <string>
 
 #include "decode/devx.h"
 #include "observe/ring_specs.h"
@@ -35,6 +37,14 @@ class Directory {
   // A sigma_uverbs record, 8-byte aligned. `device_initiates`: a GPU may be the writer.
   void on_uverbs(std::span<const std::byte> record);
   void on_process_end(uint32_t pid);
+  // Queues that were there before are named by their context. Where commands name the file, it is the
+  // one of the same device that this process has; `device_of_node`: its name, by sigma_uverbs.rdev.
+  void set_device_of_node(std::function<std::string(uint32_t rdev)> device_of_node) {
+    device_of_node_ = std::move(device_of_node);
+  }
+  void add_context(uint32_t pid, uint64_t context, const std::string& device);
+  void add_found(const SendSpec& spec, uint32_t handle, uint64_t qp_ptr);
+  void add_found(const CqSpec& spec, uint32_t handle);
   // A queue pair that a probe names by its structure, as the readers name it.
   const RingOwner* find(uint32_t pid, uint64_t qp_ptr, uint32_t qp_num) const;
 
@@ -73,6 +83,8 @@ class Directory {
   uint64_t address_of(const File& file, const std::optional<UmemPlace>& place,
                       uint64_t bytes) const;
   static RingOwner owner_of(const File& file, const sigma_uverbs& header, uint32_t number);
+  void note_file(const File& file, const sigma_uverbs& header);
+  Handle key_of(const File& file, uint32_t handle) const;
   uint32_t cqn_of(const File& file, std::optional<uint32_t> handle) const;
 
   Events& events_;
@@ -80,6 +92,9 @@ class Directory {
   std::map<Handle, CqSpec> cqs_;
   std::map<Handle, Umem> umems_;
   std::map<std::pair<uint32_t, uint64_t>, Handle> by_pointer_;  // pid, struct ibv_qp *
+  std::map<File, std::string> older_contexts_;  // device, by pid and struct ibv_context *
+  std::map<File, File> files_;  // by pid and struct file *: its older context, or itself if it is new
+  std::function<std::string(uint32_t)> device_of_node_;
   uint64_t unplaced_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "bpf/ring_slots.h"
 
 namespace sigma {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 // What is read and not yet taken; beyond it the rings go unread, and gaps say so.
 constexpr size_t kMaxBytes = 128u << 20;
 constexpr uint64_t kCheckCpuEveryNs = 100'000'000;
+constexpr uint64_t kLookForOlderEveryNs = 1'000'000;
 constexpr uint64_t kLongestFloorNs = 2'000'000;
 constexpr uint64_t kPressedForNs = 1'000'000'000;
 
@@ -34,6 +36,7 @@ void sleep_until(uint64_t ns) {
 Observer::Observer(const ObserverOptions& options) : options_(options), directory_(*this) {
   out_.set_lane(options.lane);
   marks_.set_lane(options.lane + 1);
+  directory_.set_device_of_node(options.device_of_node);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -78,6 +81,81 @@ void Observer::on_end_send(const RingOwner& owner, uint64_t at_ns) {
 }
 void Observer::on_end_cq(const RingOwner& owner, uint64_t at_ns) {
   reader(owner.pid).close_cq(owner, at_ns, marks_);
+}
+
+// ---- queues older than the attach --------------------------------------------------------------
+
+OlderQueues Observer::add_older(const LiveObjects& live, uint64_t now_ns) {
+  const auto pid = static_cast<uint32_t>(live.pid);
+  LiveObjects of_mlx5 = live;
+  std::string build_id;
+  std::erase_if(of_mlx5.contexts, [&](const LiveContext& context) {
+    const ServingLibrary library = serving_library(live.pid, context);
+    if (library.mlx5) build_id = library.build_id;
+    return !library.mlx5;
+  });
+  OlderQueues older;
+  if (of_mlx5.contexts.empty()) return older;
+  // The search reads much: the other processes' rings are looked at meanwhile.
+  auto late = std::make_unique<LateRings>(live.pid, known_fields_);
+  const FoundRings found = late->begin(of_mlx5, build_id, now_ns);
+  ++waiting_;
+  const std::lock_guard lock(mutex_);
+  --waiting_;
+  (void)reader(pid);
+  for (const LiveContext& context : of_mlx5.contexts)
+    if (!context.inherited) directory_.add_context(pid, context.address, context.device);
+  add_found(pid, found);
+  older.placed = found.sends.size();
+  older.unplaced = late->unplaced_verbs_qps();
+  older.cqs_unplaced = late->unplaced_cqs();
+  processes_[pid].late = std::move(late);
+  wake_.notify_one();
+  return older;
+}
+
+void Observer::add_found(uint32_t pid, const FoundRings& found) {
+  for (FoundCq cq : found.cqs) {
+    cq.spec.slot = claim_slot(cq.spec.owner, cq.handle, SIGMA_RING_CQ);
+    directory_.add_found(cq.spec, cq.handle);
+  }
+  for (FoundSend send : found.sends) {
+    send.spec.slot = claim_slot(send.spec.owner, send.handle, SIGMA_RING_SEND);
+    directory_.add_found(send.spec, send.handle, send.qp_ptr);
+    if (send.qp_ptr != 0 && options_.on_doorbell)
+      options_.on_doorbell(pid, send.qp_ptr, send.spec.owner.number, send.spec.doorbell_addr);
+  }
+}
+
+// Of the slots that BPF leaves to us. The ring's place is filled in when it is opened.
+uint32_t Observer::claim_slot(const RingOwner& owner, uint32_t handle, uint16_t kind) {
+  if (options_.slots == nullptr || !options_.on_slot) return 0;
+  constexpr uint32_t kFirst = SIGMA_RING_SLOTS - SIGMA_RING_FOUND_SLOTS;
+  for (uint32_t i = 0; i < SIGMA_RING_FOUND_SLOTS; ++i) {
+    const uint32_t number = kFirst + (next_slot_ + i) % SIGMA_RING_FOUND_SLOTS;
+    sigma_ring_slot& slot = options_.slots[number];
+    if (__atomic_load_n(&slot.kind, __ATOMIC_ACQUIRE) != 0) continue;
+    const uint32_t generation = slot.generation + 1;
+    slot = {};
+    slot.tgid = owner.pid;
+    slot.generation = generation;
+    __atomic_store_n(&slot.kind, kind, __ATOMIC_RELEASE);
+    next_slot_ = number + 1 - kFirst;
+    if (options_.on_slot(owner.pid, owner.context, handle, number)) return number;
+    __atomic_store_n(&slot.kind, __u16{0}, __ATOMIC_RELEASE);
+    return 0;
+  }
+  return 0;
+}
+
+// Those that could not be placed yet.
+void Observer::look_for_older(uint64_t now_ns) {
+  if (now_ns < older_due_ns_) return;
+  older_due_ns_ = now_ns + kLookForOlderEveryNs;
+  for (auto& [pid, process] : processes_) {
+    if (!process.late || process.late->done()) continue;
+    if (const FoundRings found = process.late->look(now_ns); !found.empty()) add_found(pid, found);
+  }
 }
 
 void Observer::on_drain(std::span<const std::byte> record) {
@@ -131,6 +209,7 @@ void Observer::on_process_end(uint32_t pid, uint64_t now_ns) {
   directory_.on_process_end(pid);
   const auto it = processes_.find(pid);
   if (it == processes_.end()) return;
+  if (it->second.late) older_unplaced_ended_ += it->second.late->unplaced_qps();
   it->second.reader->end(now_ns, marks_);
   looks_ += it->second.reader->looks();
   processes_.erase(it);
@@ -187,10 +266,14 @@ void Observer::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     const uint64_t now_ns = monotonic_now_ns();
+    look_for_older(now_ns);
     const uint64_t next_ns = look_around(now_ns);
     bound_cpu(now_ns);
     if (next_ns == 0) {  // nothing to read
-      wake_.wait_for(lock, std::chrono::milliseconds(100));
+      const bool sought = std::ranges::any_of(processes_, [](const auto& entry) {
+        return entry.second.late && !entry.second.late->done();
+      });
+      wake_.wait_for(lock, std::chrono::milliseconds(sought ? 1 : 100));
       continue;
     }
     lock.unlock();
@@ -264,6 +347,14 @@ std::vector<std::string> Observer::statements() const {
   std::vector<std::string> lines;
   if (unreadable_ > 0)
     lines.push_back(fmt::format("the memory of a traced process could not be read {} times", unreadable_));
+  uint64_t unplaced = older_unplaced_ended_;
+  for (const auto& [pid, process] : processes_)
+    if (process.late) unplaced += process.late->unplaced_qps();
+  if (unplaced > 0)
+    lines.push_back(fmt::format(
+        "{} queue pairs made before the attach have shown no ring in memory: what they post past "
+        "the probes is not seen",
+        unplaced));
   return lines;
 }
 

@@ -22,6 +22,7 @@
 
 #include "base/counters.h"
 #include "observe/directory.h"
+#include "observe/late_rings.h"
 #include "observe/process_reader.h"
 
 namespace sigma {
@@ -31,6 +32,19 @@ struct ObserverOptions {
   double cpu_share = 0.30;           // of one core, for all looks
   uint32_t lane = 0;                 // sigma_header.cpu of its records, and the next one
   sigma_ring_slot* slots = nullptr;  // BPF's array
+  std::function<std::string(uint32_t rdev)> device_of_node;
+  // Of queues older than the attach, by whichever thread finds them: BPF copies the ring of this
+  // slot when a command on (pid, context, handle) ends it (false: it will not); and where a queue
+  // pair's doorbell is.
+  std::function<bool(uint32_t pid, uint64_t context, uint32_t handle, uint32_t slot)> on_slot;
+  std::function<void(uint32_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr)>
+      on_doorbell;
+};
+
+// mlx5's queues of a process that were there before the attach.
+struct OlderQueues {
+  size_t placed = 0, unplaced = 0;  // queue pairs; unplaced: of verbs
+  size_t cqs_unplaced = 0;          // that queue pairs name
 };
 
 class Observer : private Directory::Events {
@@ -43,6 +57,9 @@ class Observer : private Directory::Events {
   void on_uverbs(std::span<const std::byte> record);
   void on_drain(std::span<const std::byte> record);
   void on_post(const sigma_post& post, uint32_t blocks);
+  // What a process had before: rings that can be placed are read from now on, others as soon as they
+  // show themselves. Takes as long as the search.
+  OlderQueues add_older(const LiveObjects& live, uint64_t now_ns);
   void on_process_end(uint32_t pid, uint64_t now_ns);
   // The probes on posts of this process have gone, or are back: the rings tell of all posts, or of
   // those only that no probe explains.
@@ -61,6 +78,7 @@ class Observer : private Directory::Events {
  private:
   struct Process {
     std::unique_ptr<ProcessReader> reader;
+    std::unique_ptr<LateRings> late;  // what was there before the attach
     uint64_t next_ns = 0;
   };
   struct Explained {
@@ -82,6 +100,9 @@ class Observer : private Directory::Events {
   uint64_t look_around(uint64_t now_ns);
   void bound_cpu(uint64_t now_ns);
   ProcessReader& reader(uint32_t pid);
+  void add_found(uint32_t pid, const FoundRings& found);
+  uint32_t claim_slot(const RingOwner& owner, uint32_t handle, uint16_t kind);
+  void look_for_older(uint64_t now_ns);
   void apply_explanations();
 
   ObserverOptions options_;
@@ -91,6 +112,10 @@ class Observer : private Directory::Events {
   std::atomic<bool> stopping_{false};
   std::atomic<int> waiting_{0};  // for the lock
   std::map<uint32_t, Process> processes_;
+  KnownFields known_fields_;
+  uint32_t next_slot_ = 0;  // of those for found rings
+  uint64_t older_due_ns_ = 0;
+  uint64_t older_unplaced_ended_ = 0;  // of processes that have ended
   // What looks give, and what commands do: these tell of the past. A lane each keeps both in order
   // of time.
   RecordBuffer out_, marks_;

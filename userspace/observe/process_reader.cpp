@@ -50,6 +50,8 @@ void ProcessReader::open(const SendSpec& spec, RecordBuffer& out) {
   Send send;
   // A queue that only receives has no ring: it is known for its completions.
   send.reader = std::make_unique<SendReader>(spec, send_lives_[spec.owner]++, mode(), policy_.probes_tell);
+  send.read_ns = spec.unread_since_ns != 0 ? spec.unread_since_ns : spec.since_ns;
+  if (spec.first != 0) send.reader->start_at(spec.first);
   send.reader->begin(out);
   if (slots_ != nullptr && spec.slot != 0 && slots_[spec.slot].ring_addr == 0) {
     sigma_ring_slot& slot = slots_[spec.slot];
@@ -71,6 +73,8 @@ void ProcessReader::open(const CqSpec& spec, RecordBuffer& out) {
   cq.reader = std::make_unique<CqReader>(
       spec, cq_lives_[spec.owner]++,
       [this, owner = spec.owner](uint32_t qp_num) { return find_send(owner, qp_num); });
+  cq.read_ns = spec.unread_since_ns != 0 ? spec.unread_since_ns : spec.since_ns;
+  if (spec.first != 0 || spec.consumed != 0) cq.reader->start_at(spec.first, spec.consumed);
   cq.reader->begin(out);
   if (slots_ != nullptr && spec.slot != 0) {
     sigma_ring_slot& slot = slots_[spec.slot];
@@ -154,8 +158,7 @@ void ProcessReader::on_drain(const sigma_ring_drain& drain, std::span<const std:
   const RingBytes copy{std::span<const std::byte>(whole.bytes)};
   const uint64_t at_ns = drain.h.time_ns;
   const auto times = [&](const auto& ring) {
-    const uint64_t since_ns = std::max(ring.read_ns, ring.reader->spec().since_ns);
-    return LookTimes{std::min(at_ns, since_ns), at_ns};
+    return LookTimes{std::min(at_ns, ring.read_ns), at_ns};
   };
   // A ring whose begin we have not taken in was not worth a look; its slot serves again.
   bool known = false;
@@ -394,8 +397,7 @@ bool ProcessReader::look(RecordBuffer& out) {
   const uint64_t read_ns = monotonic_now_ns();
   // In between the last look at this ring, or its begin, and now.
   const auto times = [&](const auto& ring) {
-    const uint64_t since_ns = std::max(ring.read_ns, ring.reader->spec().since_ns);
-    return LookTimes{std::min(begin_ns, since_ns), read_ns};
+    return LookTimes{std::min(begin_ns, ring.read_ns), read_ns};
   };
 
   // 2. what is new, twice where it may still be written, then doorbells again

@@ -65,7 +65,7 @@ class ProcessReader {
     const std::byte *before = nullptr, *after = nullptr;  // its doorbell in the two copies
     SendReader::Wanted wanted;
     size_t at = 0;        // of its blocks in the copy
-    uint64_t read_ns = 0;  // begin of the last look that took it in
+    uint64_t read_ns = 0;  // begin of the last look that took it in, or of its life
   };
   struct Completion {
     std::unique_ptr<CqReader> reader;
@@ -75,7 +75,7 @@ class ProcessReader {
     bool news = false;
     uint64_t consumed = 0;  // by its owner, at the last look
     uint32_t looks = 0;    // of BPF's, taken in
-    uint64_t read_ns = 0;  // begin of the last look that took it in
+    uint64_t read_ns = 0;  // begin of the last look that took it in, or of its life
   };
   struct Pieces {
     uint64_t first = 0;

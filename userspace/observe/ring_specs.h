@@ -34,6 +34,9 @@ struct SendSpec {
   uint8_t origin = SIGMA_RING_BY_COMMAND;
   uint8_t initiator = SIGMA_INITIATOR_UNKNOWN;
   uint64_t since_ns = 0;  // when the life began, or was found
+  // Found in use: the position from which on it is observed, and when nothing stood beyond it yet
+  // (0: at since_ns).
+  uint64_t first = 0, unread_since_ns = 0;
 };
 
 struct CqSpec {
@@ -45,6 +48,8 @@ struct CqSpec {
   uint32_t slot_life = 0;
   uint8_t origin = SIGMA_RING_BY_COMMAND;
   uint64_t since_ns = 0;
+  // Likewise: the entry that is read first, and the owner's index.
+  uint64_t first = 0, consumed = 0, unread_since_ns = 0;
 };
 
 }  // namespace sigma

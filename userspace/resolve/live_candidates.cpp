@@ -8,6 +8,8 @@
 //   struct ibv_mr                     context   pd           addr   length    handle|lkey rkey
 //   struct ibv_ah                     context   pd           handle, then the provider's: an MR to
 //   the eye struct ibv_srq                    context   srq_context  pd     handle    mutex
+//   struct mlx5dv_devx_obj            context   handle|type  number rx_icm_addr, for QPs 0
+//                                     (rdma-core, providers/mlx5/mlx5.h, since 30)
 #include "resolve/live_candidates.h"
 
 #include <infiniband/verbs.h>
@@ -30,6 +32,7 @@ static_assert(offsetof(ibv_cq, channel) == 8 && offsetof(ibv_cq, handle) == 24 &
               offsetof(ibv_cq, cqe) == 28);
 static_assert(offsetof(ibv_srq, pd) == 16 && offsetof(ibv_srq, handle) == 24);
 
+constexpr uint32_t kDevxQp = 4;  // enum mlx5_devx_obj_type: MLX5_DEVX_QP
 constexpr uint32_t kMaxQpNumber = (1u << 24) - 1;  // 24 bits on the wire
 constexpr uint64_t kUserSpaceEnd = uint64_t{1} << 47;
 // struct verbs_mr (libibverbs/driver.h) = ibv_mr, enum ibv_mr_type, access flags (up to
@@ -102,6 +105,16 @@ std::optional<LiveMr> Classifier::as_mr(const Candidate& c) const {
   bool whole = mr.start == 0 && mr.length == kWholeAddressSpace;
   bool in_user_space = mr.start <= kUserSpaceEnd && mr.length <= kUserSpaceEnd - mr.start;
   return whole || in_user_space ? std::optional(mr) : std::nullopt;
+}
+
+std::optional<LiveDevxQp> Classifier::as_devx_qp(const Candidate& c) const {
+  const uint64_t number = c.word(2);
+  if (c.high(1) != kDevxQp || number == 0 || number > kMaxQpNumber || c.word(3) != 0)
+    return std::nullopt;
+  return LiveDevxQp{.address = c.address,
+                    .context = c.context,
+                    .handle = c.low(1),
+                    .qp_num = static_cast<uint32_t>(number)};
 }
 
 std::optional<LiveCq> Classifier::as_cq(uint64_t address) const {

@@ -39,6 +39,7 @@ class Classifier {
 
   std::optional<LiveQp> as_qp(const Candidate& candidate) const;
   std::optional<LiveMr> as_mr(const Candidate& candidate) const;
+  std::optional<LiveDevxQp> as_devx_qp(const Candidate& candidate) const;
   // What a QP names.
   std::optional<LiveCq> as_cq(uint64_t address) const;
   std::optional<LiveSrq> as_srq(uint64_t address) const;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -56,6 +57,8 @@ void drop_freed(RemoteMemory& memory, const ScanLimits& limits, LiveObjects& liv
   std::vector<uint64_t> addresses;
   for (const LiveQp& qp : live.qps) addresses.push_back(qp.address);
   for (const LiveMr& mr : live.mrs) addresses.push_back(mr.address);
+  for (const LiveDevxQp& qp : live.devx_qps) addresses.push_back(qp.address);
+  for (const LiveCq& cq : live.loose_cqs) addresses.push_back(cq.address);
   std::sort(addresses.begin(), addresses.end());
   const std::vector<HeapPlace> places = find_heap_places(memory, addresses, limits, live.totals);
 
@@ -67,11 +70,14 @@ void drop_freed(RemoteMemory& memory, const ScanLimits& limits, LiveObjects& liv
   };
   live.freed += static_cast<uint32_t>(std::erase_if(live.qps, is_dropped));
   live.freed += static_cast<uint32_t>(std::erase_if(live.mrs, is_dropped));
+  std::erase_if(live.devx_qps, is_dropped);
+  std::erase_if(live.loose_cqs, is_dropped);
 }
 
 bool same_contents(const LiveQp& a, const LiveQp& b) {
   return a.qp_num == b.qp_num && a.pd == b.pd && a.send_cq == b.send_cq && a.recv_cq == b.recv_cq;
 }
+bool same_contents(const LiveDevxQp& a, const LiveDevxQp& b) { return a.qp_num == b.qp_num; }
 bool same_contents(const LiveMr& a, const LiveMr& b) {
   return a.start == b.start && a.length == b.length && a.lkey == b.lkey && a.rkey == b.rkey;
 }
@@ -128,6 +134,12 @@ bool still_there(const RemoteMemory& memory, LiveMr& mr) {
          w[4] == (uint64_t{mr.lkey} << 32 | mr.handle) && static_cast<uint32_t>(w[5]) == mr.rkey;
 }
 
+bool still_there(const RemoteMemory& memory, LiveDevxQp& qp) {
+  auto now = memory.read_object<std::array<uint64_t, 3>>(qp.address);
+  return now && (*now)[0] == qp.context && static_cast<uint32_t>((*now)[1]) == qp.handle &&
+         (*now)[2] == qp.qp_num;
+}
+
 template <typename Object>
 void look_again(const RemoteMemory& memory, std::vector<Object>& objects, LiveObjects& live) {
   size_t before = objects.size();
@@ -153,6 +165,10 @@ void find_queues(const RemoteMemory& memory, const Classifier& classifier, LiveO
     auto cq = classifier.as_cq(address);
     if (cq && still_of(address, cq->context)) live.cqs.push_back(*cq);
   }
+  std::erase_if(live.loose_cqs, [&](const LiveCq& cq) {
+    return std::binary_search(cqs.begin(), cqs.end(), cq.address) ||
+           !still_of(cq.address, cq.context);
+  });
   for (uint64_t address : srqs) {
     auto srq = classifier.as_srq(address);
     if (srq && still_of(address, srq->context)) live.srqs.push_back(*srq);
@@ -207,6 +223,11 @@ std::vector<LiveFunction> find_functions(const RemoteMemory& memory, LiveObjects
   return functions.take();
 }
 
+// libmlx5 makes them of 2^n entries, and says one less.
+bool is_mlx5_size(const LiveCq& cq) {
+  return std::has_single_bit(static_cast<uint32_t>(cq.entries) + 1);
+}
+
 // A context that closed during the scan takes its objects with it.
 void look_again_at_contexts(const RemoteMemory& memory, LiveObjects& live) {
   std::erase_if(live.contexts, [&](const LiveContext& context) {
@@ -219,6 +240,8 @@ void look_again_at_contexts(const RemoteMemory& memory, LiveObjects& live) {
   };
   live.changed += static_cast<uint32_t>(std::erase_if(live.qps, orphaned));
   live.changed += static_cast<uint32_t>(std::erase_if(live.mrs, orphaned));
+  std::erase_if(live.devx_qps, orphaned);
+  std::erase_if(live.loose_cqs, orphaned);
 }
 
 void find_owners(const RemoteMemory& memory, LiveObjects& live) {
@@ -265,12 +288,18 @@ Result<LiveObjects> find_live_objects(pid_t pid, const LiveScanLimits& limits) {
         live.qps.push_back(*qp);
       else if (auto mr = classifier.as_mr(candidate))
         live.mrs.push_back(*mr);
+      else if (auto devx = classifier.as_devx_qp(candidate))
+        live.devx_qps.push_back(*devx);
+      else if (auto cq = classifier.as_cq(candidate.address); cq && is_mlx5_size(*cq))
+        live.loose_cqs.push_back(*cq);
     }
     drop_freed(memory, limits.scan, live);
     settle_handles(live.qps, live);
     settle_handles(live.mrs, live);
+    settle_handles(live.devx_qps, live);
     look_again(memory, live.qps, live);
     look_again(memory, live.mrs, live);
+    look_again(memory, live.devx_qps, live);
     look_again_at_contexts(memory, live);
     find_queues(memory, classifier, live);
     live.functions = find_functions(memory, live);

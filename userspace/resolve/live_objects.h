@@ -17,9 +17,13 @@
 // allocator such an object can be taken for a living one, so `in_heap` says which are certain, and
 // RDMA netlink knows.
 //
+// Beside them what looks like libmlx5's own objects: queue pairs made by DevX (struct
+// mlx5dv_devx_obj, whose type and number say so), and CQs that no QP names. The latter are
+// candidates only: whoever uses them looks at what they hold.
+//
 // Not found: objects in pages that are swapped out (totals.absent_bytes), in shared mappings and on
-// the main stack; CQs and SRQs that no QP uses; XRC receive QPs, which name nothing; MRs of
-// libraries older than rdma-core 20.
+// the main stack; SRQs that no QP uses; XRC receive QPs, which name nothing; MRs of libraries older
+// than rdma-core 20.
 //
 // Speed: 0.25 s of CPU per GiB read (a 2-core guest); the resident memory is read twice, and heaps
 // of small chunks that hold objects once more.
@@ -56,11 +60,19 @@ struct LiveCq {
   uint64_t address = 0, context = 0, channel = 0;
   uint32_t handle = 0;
   int32_t entries = 0;
+  bool in_heap = false;  // of loose_cqs: glibc says that it is allocated
 };
 
 struct LiveSrq {
   uint64_t address = 0, context = 0, pd = 0;
   uint32_t handle = 0;
+};
+
+// A queue pair made by DevX: what libmlx5 keeps of it.
+struct LiveDevxQp {
+  uint64_t address = 0, context = 0;
+  uint32_t handle = 0, qp_num = 0;
+  bool in_heap = false;
 };
 
 struct LiveMr {
@@ -83,7 +95,9 @@ struct LiveObjects {
   pid_t pid = 0;
   std::vector<LiveContext> contexts;
   std::vector<LiveQp> qps;
-  std::vector<LiveCq> cqs;
+  std::vector<LiveCq> cqs;        // that QPs name
+  std::vector<LiveCq> loose_cqs;  // candidates that none names
+  std::vector<LiveDevxQp> devx_qps;
   std::vector<LiveSrq> srqs;
   std::vector<LiveMr> mrs;
   std::vector<LiveFunction> functions;

@@ -25,6 +25,7 @@ STATUS = {0x00: "success", 0x01: "loc_len_err", 0x02: "loc_qp_op_err", 0x04: "lo
 RECEIVES = {"RESP_WR_IMM": "recv_rdma_with_imm", "RESP_SEND": "recv", "RESP_SEND_IMM": "recv", "RESP_SEND_INV": "recv",
             "RESP_ERR": "recv"}
 UD, RC = 4, 2  # enum ibv_qp_type
+MAX_OUTSTANDING = 32  # more than any of the programs that are stopped anywhere has on a queue pair
 
 
 class Expected:
@@ -35,22 +36,28 @@ class Expected:
         self.own_cqe = {}                              # (device, qpn, life, position): CQE
         self.receives = collections.defaultdict(list)  # CQEs
         self.types, self.peers = {}, {}                # by (device, qpn, life)
+        self.older = set()                             # (device, qpn, life) made before the tracer came
 
 
-def read_expected(directory):
-    """By process id."""
+def read_expected(directory, since_ns=0, by_time=True):
+    """By process id. `since_ns`: a tracer that came late knows nothing of before; of sends only if they are told
+    `by_time`."""
     processes = collections.defaultdict(Expected)
     for record in oracle.records(directory, {"send_wqe", "cqe", "qp"}):
         process = processes[record.pid]
         queue = (record.device, record.qpn)
         if record.type == "send_wqe":
+            if record.time_ns < since_ns and by_time:
+                continue
             process.sends[queue].append(record)
         elif record.type == "cqe":
             if oracle.CQE_OPCODES[record.opcode] in ("REQ", "REQ_ERR"):
                 process.own_cqe[(*queue, record.life, record.wqe_position)] = record
-            else:
+            elif record.time_ns >= since_ns:
                 process.receives[queue].append(record)
         else:
+            if record.time_ns < since_ns:
+                process.older.add((*queue, record.life))
             process.types[(*queue, record.life)] = record.qp_type
             if record.peer_qpn:
                 process.peers[(*queue, record.life)] = record
@@ -95,11 +102,15 @@ def device_addresses(directory):
 class Comparison:
     """`unfinished`: the program leaves completions unpolled. `some_unindexed`: it posts lists with several SGEs a
     request, whose place in the ring does not follow from what was posted. `source`: what times its completions ("ring":
-    they were read from memory); `sources`: of the posts. `modulo`: counts of posts are stated modulo 65,536."""
+    they were read from memory); `sources`: of the posts. `modulo`: counts of posts are stated modulo 65,536. `anywhere`: the
+    tracer came while the program was in the middle of it; what was posted before is what the device has fetched by then, and a
+    few more."""
 
-    def __init__(self, trace, unfinished=False, some_unindexed=False, source="poll", sources=("probe",), modulo=False):
+    def __init__(self, trace, unfinished=False, some_unindexed=False, source="poll", sources=("probe",), modulo=False,
+                 anywhere=False):
         self.trace, self.unfinished, self.some_unindexed = trace, unfinished, some_unindexed
         self.source, self.sources, self.modulo = source, sources, modulo
+        self.since_ns, self.anywhere = getattr(trace, "since_ns", 0), anywhere
         start = trace.meta["clocks"]["start"]
         self.utc_offset_ns = start["utc_ns"] - start["monotonic_ns"]
         self.addresses = device_addresses(trace.directory)
@@ -121,7 +132,7 @@ class Comparison:
                 self.differ(f"{qp['device']} {qp['qp_num']}: {ring}")
 
     def run(self):
-        expected = read_expected(self.trace.directory)
+        expected = read_expected(self.trace.directory, self.since_ns, not self.anywhere)
         sends, receives = by_queue(self.trace.rows, "send"), by_queue(self.trace.rows, "recv")
         seen = set()
         for pid, process in expected.items():
@@ -151,6 +162,8 @@ class Comparison:
         while len(rows) > len(wqes) and rows[-1]["status"] == "unfinished":
             rows = rows[:-1]
             self.counts["not fetched"] += 1
+        if self.anywhere:
+            wqes = self.since_attach(key, rows, wqes)
         missed = self.missed_blocks(key)
         if missed:  # a declared gap: what is there is found by its index, and the rest is as large as stated
             wqes = self.without_gaps(key, rows, process.sends.get(key[1:], []), missed)
@@ -172,6 +185,16 @@ class Comparison:
             if problems:
                 self.differ(f"{key} operation {i} of {len(rows)}: {'; '.join(problems)}\n    {compact(row)}\n    {wqe}")
             self.counts["sends"] += 1
+
+    def since_attach(self, key, rows, wqes):
+        """From the first that is told; what was fetched later and is not told had been posted before."""
+        first = next((i for i, wqe in enumerate(wqes) if rows and rows[0]["index"] and wqe.position == int(rows[0]["index"])
+                      and wqe.time_ns >= self.since_ns), len(wqes))
+        passed = [wqe for wqe in wqes[:first] if wqe.time_ns >= self.since_ns]
+        if len(passed) > MAX_OUTSTANDING:
+            self.differ(f"{key}: {len(passed)} sends after the attach stand before the first that is told")
+        self.counts["outstanding"] += len(passed)
+        return wqes[first:]
 
     def missed_blocks(self, key):
         """In gaps of its send ring, over all lives."""
@@ -293,6 +316,8 @@ class Comparison:
             addresses = self.addresses[wqe.destination_device]
             if address_of(row["peer"]) not in addresses:
                 problems.append(f"peer {row['peer']}, expected one of {addresses}")
+        elif life in process.older and not row["peer_qp_num"] and not row["peer"]:
+            self.counts["peer unknown"] += 1  # no netlink here
         elif life in process.peers:
             peer = process.peers[life]
             if row["peer_qp_num"] != str(peer.peer_qpn):
@@ -365,6 +390,8 @@ class Comparison:
                      "datagram_peers_unknown", "uverbs_undecoded", "uverbs_truncated", "operations_evicted", "completions_unmatched",
                      "qps_older_than_attach", "governor_pauses", "completions_without_post", "rows_lost", "probes_failed",
                      "ring_gaps", "ring_blocks_missed", "ring_completions_missed", "ring_records_stale", "rings_unplaced"):
+            if name == "qps_older_than_attach" and self.since_ns:
+                continue
             if counters[name] and name not in sampled:
                 self.differ(f"{name}: {counters[name]}")
         if counters["nic_stamps_used"] != self.counts["nic"]:

@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import oracle  # noqa: E402
 from compare import Comparison  # noqa: E402
-from traced_run import Failed, bpf_map_entries, remove, run_traced  # noqa: E402
+from traced_run import Failed, bpf_map_entries, remove, run_late, run_traced  # noqa: E402
 
 
 PROBES = ("--posts", "probe", "--completions", "probe")
@@ -35,6 +35,9 @@ class Test:
         self.run_options, self.command, self.least = run_options, command, least
         self.check, self.trace_options, self.comparison = check, trace_options, comparison
         self.clock_error_ns, self.differs, self.watch = clock_error_ns, differs, watch
+
+    late = False  # the program runs already when the tracer comes
+    sends = None  # likewise: it is stopped after so many sends; else it waits by itself
 
     def but(self, trace_options, **comparison):
         return Test(self.run_options, self.command, self.least, self.check, trace_options, self.clock_error_ns, self.differs,
@@ -416,18 +419,49 @@ def observed():
     }
 
 
-def ucx_direct(test, least, devx, size=8, tls="rc_x,self"):
+def ucx_direct(test, least, devx, size=8, tls="rc_x,self", iterations=500):
     """UCX's own way to the device: no function of libibverbs posts."""
     environment = ["--env", f"UCX_TLS={tls}", "--env", "UCX_NET_DEVICES=mlx5_0:1"]
     if not devx:
         environment += ["--env", "UCX_IB_MLX5_DEVX=n"]
-    client = f"ucx_perftest -p {{port}} -t {test} -s {size} -n 500 -w 10 localhost".split()
+    client = f"ucx_perftest -p {{port}} -t {test} -s {size} -n {iterations} -w 10 localhost".split()
     return Test(["--server", "ucx_perftest -p {port}", *environment], client, least, unfinished=True,
                 source="ring", sources=("ring",), trace_options=PROBE_RING["trace_options"])
 
 
+def late_queues(pairs, used, before, after, check=None, **options):
+    """Queue pairs that have been used, and that have not."""
+    command = f"{{workloads}}/late_queues mlx5_0 {pairs} {used} {before} {after} {{ready}} {{go}}"
+    test = single(command, (pairs + 2) * after, check=check, **options)
+    test.late = True
+    return test
+
+
+def all_placed(trace, _):
+    """Every queue pair is observed by its ring, and none is said to be missing."""
+    without = [qp["qp_num"] for qp in trace.meta["qps"] if not qp["observed"]]
+    require(not without, f"queue pairs without a ring: {without}")
+    require("have shown no ring" not in str(trace.meta["coverage"]), "the coverage says that rings are missing")
+
+
+def late_rows():
+    rows = {}
+    for mode, name in ((PROBE_RING, "probe_ring"), (RING_RING, "ring_ring")):
+        for what, pairs, used, before in (("used", 12, 12, 100), ("some_used", 12, 3, 5), ("unused", 8, 0, 0),
+                                          ("200", 200, 20, 10)):
+            rows[f"late.{what}.{name}"] = late_queues(pairs, used, before, 20, **mode, check=all_placed)
+        for devx in (True, False):
+            test = ucx_direct("tag_lat", 500, devx, iterations=12000)
+            test.late, test.sends = True, 500
+            test.trace_options = mode["trace_options"]
+            test.comparison["anywhere"] = True
+            rows[f"late.ucx_{'devx' if devx else 'nodevx'}.{name}"] = test
+    return rows
+
+
 TESTS.update(seen_otherwise())
 TESTS.update(observed())
+TESTS.update(late_rows())
 for _devx in (True, False):
     for _test, _least in (("ucp_put_lat", 500), ("ucp_get", 500), ("tag_lat", 500), ("ucp_am_lat", 500), ("ucp_fadd", 500),
                           ("ucp_cswap", 500)):
@@ -449,8 +483,11 @@ def compare(trace, test):
 def execute(name, arguments):
     test = TESTS[name]
     command = [word.replace("{workloads}", os.path.abspath(arguments.workloads)) for word in test.command]
-    trace = run_traced(arguments.sigmatrace, test.run_options, command, test.trace_options, arguments.keep,
-                       os.path.abspath(arguments.workloads), test.clock_error_ns, test.watch, test.by_name)
+    if test.late:
+        trace = run_late(arguments.sigmatrace, test.run_options, command, test.trace_options, test.sends, arguments.keep)
+    else:
+        trace = run_traced(arguments.sigmatrace, test.run_options, command, test.trace_options, arguments.keep,
+                           os.path.abspath(arguments.workloads), test.clock_error_ns, test.watch, test.by_name)
     try:
         counts = compare(trace, test)
         seen = counts["sends"] + counts["missed blocks"]

@@ -21,6 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 EMULATOR = os.path.dirname(HERE)
 sys.path.insert(0, EMULATOR)
 import connectx_tree  # noqa: E402
+import oracle  # noqa: E402
 
 LIMIT_S = 240  # for each wait; only a hang comes near it
 SHOWN_LINES = 60
@@ -232,6 +233,121 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, wo
         if waiting and waiting.poll() is None:
             waiting.kill()
             waiting.wait()
+        if trace is None and not keep:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+# ---- a job that runs already
+
+def wait_until(condition, what, launcher):
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        if launcher.poll() is not None or time.monotonic() > deadline:
+            raise Failed(f"{what}: {'the launcher has ended' if launcher.poll() is not None else 'not in time'}")
+        time.sleep(0.002)
+
+
+class Rendezvous:
+    """The program itself says when it has done enough, and goes on when told: {ready} and {go} in its command."""
+
+    def __init__(self, directory):
+        self.ready, self.go = os.path.join(directory, "ready"), os.path.join(directory, "go")
+        os.mkfifo(self.ready)
+        os.mkfifo(self.go)
+
+    def pause(self, launcher, pids, run_directory):
+        with open(self.ready, encoding="ascii") as file:
+            if file.readline() != "ready\n":
+                raise Failed("the workload did not get ready")
+
+    def resume(self, pids):
+        with open(self.go, "w", encoding="ascii") as file:
+            file.write("go\n")
+
+
+class StopAnywhere:
+    """All its processes are stopped once they have sent enough, wherever they are."""
+
+    def __init__(self, sends):
+        self.sends = sends
+
+    def sent(self, run_directory):
+        try:
+            return sum(1 for _ in oracle.records(run_directory, {"send_wqe"}))
+        except oracle.BadLog:  # one that begins just now
+            return 0
+
+    def pause(self, launcher, pids, run_directory):
+        wait_until(lambda: self.sent(run_directory) >= self.sends, "sends", launcher)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: all(state_of(task) in "Tt" for pid in pids for task in os.listdir(f"/proc/{pid}/task")),
+                   "stopped threads", launcher)
+
+    def resume(self, pids):
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def state_of(task):
+    with open(f"/proc/{task}/stat", encoding="ascii", errors="replace") as file:
+        return file.read().rsplit(")", 1)[1].split()[0]
+
+
+def run_late(sigmatrace, run_options, command, trace_options=(), sends=None, keep=None):
+    """The Trace of a workload that runs already when the tracer comes. Its `since_ns`: it was told to go on then."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    directory = keep or tempfile.mkdtemp(prefix="sigma-late-", dir=base)
+    run_directory = os.path.join(directory, "run")
+    output_path, pids_path = os.path.join(directory, "output"), os.path.join(directory, "pids")
+    devices = os.path.join(directory, "devices")
+    os.makedirs(devices, exist_ok=True)
+    connectx_tree.make_tree(devices, link_layers(run_options))
+    meeting = StopAnywhere(sends) if sends else Rendezvous(directory)
+    command = [word.replace("{ready}", getattr(meeting, "ready", "")).replace("{go}", getattr(meeting, "go", "")) for word in command]
+    words = [os.path.join(EMULATOR, "connectx-run"), "--dir", run_directory, "--realtime", "--timeout", str(LIMIT_S),
+             "--pids", pids_path, *run_options, "--", *command]
+    programs = 2 if "--server" in run_options else 1
+    launcher = tracer = trace = None
+    pids = []
+    try:
+        with open(output_path, "wb") as output:
+            launcher = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                        start_new_session=True)
+
+        def started():
+            if os.path.exists(pids_path):
+                with open(pids_path, encoding="ascii") as file:
+                    pids[:] = [int(line.split()[1]) for line in file if line.endswith("\n")]
+            return len(pids) == programs
+        wait_until(started, "programs", launcher)
+        meeting.pause(launcher, pids, run_directory)
+        tracer = Tracer(sigmatrace, pids, directory, devices, trace_options)
+        tracer.wait_attached()
+        since_ns = time.monotonic_ns()
+        meeting.resume(pids)
+        status = launcher.wait(LIMIT_S + 60)
+        with open(output_path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        if status != 0:
+            raise Failed(f"the workload's status is {status}:\n" + "\n".join(text.splitlines()[-SHOWN_LINES:]))
+        tracer.wait_ended()
+        with open(tracer.csv + ".meta.json", encoding="utf-8") as file:
+            meta = json.load(file)
+        trace = Trace(run_directory, read_rows(tracer.csv), meta, text, tracer.said.decode())
+        trace.since_ns = since_ns
+        return trace
+    finally:
+        if tracer:
+            tracer.kill()
+        if launcher and launcher.poll() is None:
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGCONT)
+                except ProcessLookupError:
+                    pass
+            launcher.terminate()
+            launcher.wait()
         if trace is None and not keep:
             shutil.rmtree(directory, ignore_errors=True)
 

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "observe/late_rings.h"
+
+#include <infiniband/verbs.h>
+#include <rdma/mlx5-abi.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <set>
+
+#include "observe/number_scan.h"
+#include "observe/owner_memory.h"
+#include "resolve/elf_file.h"
+
+namespace sigma {
+namespace {
+
+constexpr size_t kQpBytes = 0x600;  // struct mlx5_qp has 0x3f0 to 0x500 behind the ibv_qp
+constexpr size_t kCqBytes = 0x300;
+constexpr size_t kBeforeNumber = 0x80, kAroundNumber = 0x280;  // of a structure with a QP's number
+constexpr size_t kEnoughVoters = 32;
+constexpr size_t kMaxWatchedOfOne = 64;
+constexpr int kMaxFailures = 3;
+constexpr uint64_t kFirstRetryNs = 20'000'000, kLastRetryNs = 1'000'000'000;
+
+// A word that may be the second of a doorbell record.
+struct Watched {
+  uint64_t record = 0;
+  uint16_t value = 0;
+  uint64_t seen_ns = 0;  // it still was so
+  int failures = 0;
+};
+
+struct QueuePairSought {
+  FoundSend found;
+  uint64_t send_cq_ptr = 0;
+  std::vector<uint64_t> objects;  // where structures that describe it begin
+  size_t object_bytes = 0;
+  std::vector<Watched> watched;
+  bool is_devx() const { return found.qp_ptr == 0; }
+};
+
+struct CqSought {
+  LiveCq cq;
+  bool loose = false;
+  uint64_t retry_ns = 0, next_ns = 0;
+  uint32_t entries() const { return static_cast<uint32_t>(cq.entries) + 1; }
+};
+
+// A ring's begin and its end stand there.
+bool has_ring_shape(std::span<const uint64_t> words) {
+  constexpr uint64_t kUserSpaceEnd = uint64_t{1} << 47;
+  std::array<uint64_t, kAroundNumber / 8> ends;
+  size_t count = 0;
+  for (const uint64_t word : words)
+    if (word >= 0x10000 && word < kUserSpaceEnd && word % kWqeBlockBytes == 0 && count < ends.size())
+      ends[count++] = word;
+  for (size_t i = 0; i < count; ++i)
+    for (size_t j = 0; j < count; ++j) {
+      const uint64_t bytes = ends[j] - ends[i];
+      if (ends[j] > ends[i] && bytes <= kMaxSendRingBytes && std::has_single_bit(bytes)) return true;
+    }
+  return false;
+}
+
+// Queues made by DevX do not say their service; their WQEs do: those of DC begin with an address
+// vector of the extended form (infiniband/mlx5dv.h, MLX5_EXTENDED_UD_AV).
+QpService service_by(const OwnerMemory& memory, const SendPlace& place, uint32_t qp_num) {
+  uint32_t extended = 0, plain = 0;
+  for (uint32_t slot = 0; slot < std::min(place.blocks, 64u); ++slot) {
+    const auto head = memory.load<std::array<Be32, 8>>(place.ring_addr + slot * kWqeBlockBytes);
+    if (!head || (*head)[1] >> 8 != qp_num || ((*head)[1] & 0x3f) < 4) continue;
+    ((*head)[6] & 0x80000000u) != 0 && (*head)[7] != 0 ? ++extended : ++plain;
+  }
+  return extended > 0 && plain == 0 ? QpService::dci : QpService::rc;
+}
+
+}  // namespace
+
+struct LateRings::Impl {
+  Impl(pid_t process, KnownFields& fields, const LateLimits& bounds)
+      : pid(process), known(fields), limits(bounds) {}
+
+  // ---- what is sought
+
+  void take(const LiveObjects& live) {
+    std::set<uint64_t> own;
+    for (const LiveContext& context : live.contexts)
+      if (!context.inherited) own.insert(context.address);
+    for (const LiveQp& qp : live.qps) {
+      if (!own.contains(qp.context) || qp.type == IBV_QPT_XRC_RECV) continue;
+      QueuePairSought sought;
+      SendSpec& spec = sought.found.spec;
+      spec.owner = owner(qp.context, qp.qp_num);
+      // Of driver's types only DC's initiators have a send ring.
+      spec.service = service_of_qp(qp.type, qp.type == IBV_QPT_DRIVER ? MLX5_QP_FLAG_TYPE_DCI : 0);
+      spec.qp_type = static_cast<uint8_t>(qp.type);
+      spec.initiator = SIGMA_INITIATOR_CPU;
+      spec.origin = SIGMA_RING_BY_SCAN;
+      sought.found.handle = qp.handle;
+      sought.found.qp_ptr = qp.address;
+      sought.send_cq_ptr = qp.send_cq;
+      sought.objects = {qp.address};
+      sought.object_bytes = kQpBytes;
+      numbers[qp.context].insert(qp.qp_num);
+      qps.push_back(std::move(sought));
+    }
+    for (const LiveDevxQp& qp : live.devx_qps) {
+      if (!own.contains(qp.context)) continue;
+      QueuePairSought sought;
+      sought.found.spec.owner = owner(qp.context, qp.qp_num);
+      sought.found.spec.origin = SIGMA_RING_BY_CONTENT;
+      sought.found.handle = qp.handle;
+      sought.object_bytes = kAroundNumber;
+      numbers[qp.context].insert(qp.qp_num);
+      qps.push_back(std::move(sought));
+    }
+    for (const LiveCq& cq : live.cqs)
+      if (own.contains(cq.context)) cqs.push_back({cq, false, kFirstRetryNs, 0});
+    for (const LiveCq& cq : live.loose_cqs)
+      if (own.contains(cq.context)) cqs.push_back({cq, true, kFirstRetryNs, 0});
+  }
+
+  RingOwner owner(uint64_t context, uint32_t number) const {
+    return {.pid = static_cast<uint32_t>(pid), .context = context, .by_file = false, .number = number};
+  }
+
+  // Where the numbers of DevX queue pairs stand: each place may be in the structure sought.
+  void find_structures(const RemoteMemory& memory) {
+    std::set<uint32_t> wanted;
+    for (const QueuePairSought& qp : qps)
+      if (qp.is_devx()) wanted.insert(qp.found.spec.owner.number);
+    if (wanted.empty()) return;
+    const Surroundings around{kBeforeNumber, kAroundNumber - kBeforeNumber, has_ring_shape};
+    const auto places = find_numbers(memory, wanted, around, limits.scan);
+    for (QueuePairSought& qp : qps) {
+      const auto found = places.find(qp.found.spec.owner.number);
+      if (!qp.is_devx() || found == places.end()) continue;
+      for (const uint64_t at : found->second)
+        if (at > kBeforeNumber) qp.objects.push_back((at & ~uint64_t{7}) - kBeforeNumber);
+    }
+  }
+
+  // ---- placing
+
+  FieldVote<SendFields>& vote_of(const QueuePairSought& qp) {
+    return qp.is_devx() ? devx_votes : send_votes;
+  }
+  std::vector<SendFields> fields_of(const QueuePairSought& qp) {
+    std::vector<SendFields> winners = vote_of(qp).winners();
+    if (winners.empty() && !qp.is_devx()) winners = known.of(build_id).sends;
+    return winners;
+  }
+
+  std::optional<SendPlace> certify(const OwnerMemory& memory, const QueuePairSought& qp,
+                                   uint64_t& budget) {
+    std::vector<SendCandidate> candidates;
+    for (const uint64_t at : qp.objects) {
+      const ObjectWindow object(memory, at, qp.object_bytes);
+      const auto of_object =
+          certify_send(memory, object, qp.found.spec.owner.number, budget);
+      candidates.insert(candidates.end(), of_object.begin(), of_object.end());
+    }
+    const auto place = only_place(candidates);
+    if (!place) return std::nullopt;
+    std::set<SendFields> fields;
+    for (const SendCandidate& each : candidates)
+      if (each.place == *place) fields.insert(each.layout);
+    vote_of(qp).add({fields.begin(), fields.end()});
+    return place;
+  }
+
+  std::optional<SendPlace> place_by_fields(const OwnerMemory& memory, const QueuePairSought& qp) {
+    const std::vector<SendFields> fields = fields_of(qp);
+    if (fields.empty()) return std::nullopt;
+    std::set<SendPlace> places;
+    for (const uint64_t at : qp.objects) {
+      const ObjectWindow object(memory, at, qp.object_bytes);
+      const auto place = place_by(memory, object, qp.found.spec.owner.number, fields);
+      if (place && (place->blocks != 0 || !qp.is_devx())) places.insert(*place);
+    }
+    if (places.size() != 1) return std::nullopt;
+    return *places.begin();
+  }
+
+  // One memory, one queue.
+  bool is_taken(const SendPlace& place) const {
+    return place.blocks != 0 && std::ranges::any_of(taken, [&](const SendPlace& other) {
+             return other.doorbell_addr == place.doorbell_addr || other.ring_addr == place.ring_addr;
+           });
+  }
+
+  // From what its doorbell said at the attach, where that was watched; else from what it says now.
+  bool place(const OwnerMemory& memory, QueuePairSought& qp, const SendPlace& at, uint64_t now_ns,
+             FoundRings& out) {
+    if (is_taken(at)) return false;
+    std::optional<uint16_t> first;
+    uint64_t since_ns = 0;
+    for (const Watched& word : qp.watched)
+      if (word.record == at.doorbell_addr) first = word.value, since_ns = word.seen_ns;
+    if (!first) first = doorbell_value(memory, at.doorbell_addr);
+    if (!first) return false;
+    taken.push_back(at);
+    SendSpec& spec = qp.found.spec;
+    spec.ring_addr = at.ring_addr;
+    spec.doorbell_addr = at.doorbell_addr;
+    spec.blocks = at.blocks;
+    spec.first = *first;
+    spec.since_ns = now_ns;
+    spec.unread_since_ns = since_ns;
+    if (qp.is_devx() && at.blocks != 0) {
+      spec.service = service_by(memory, at, spec.owner.number);
+      spec.qp_type = spec.service == QpService::dci ? IBV_QPT_DRIVER : IBV_QPT_RC;
+    }
+    if (const auto cq = cq_numbers.find(qp.send_cq_ptr); cq != cq_numbers.end())
+      spec.send_cqn = cq->second;
+    else if (const auto by = sender_cqs.find({spec.owner.context, spec.owner.number});
+             by != sender_cqs.end())
+      spec.send_cqn = by->second;
+    out.sends.push_back(qp.found);
+    return true;
+  }
+
+  void place_cqs(const OwnerMemory& memory, uint64_t now_ns, FoundRings& out) {
+    uint64_t budget = limits.read_bytes;
+    size_t voters = 0;
+    const auto pass = [&](bool by_fields, bool loose) {
+      std::erase_if(cqs, [&](CqSought& sought) {
+        if (sought.loose != loose) return false;
+        const auto& known_numbers = numbers[sought.cq.context];
+        const ObjectWindow object(memory, sought.cq.address, kCqBytes);
+        std::optional<CqPlace> at;
+        if (by_fields) {
+          std::vector<CqFields> fields = cq_votes.winners();
+          if (fields.empty()) fields = known.of(build_id).cqs;
+          at = place_by(memory, object, sought.entries(), known_numbers, fields);
+          if (at && loose && !is_used(memory, *at, sought)) at.reset();
+        } else if (voters < kEnoughVoters) {
+          at = certify(memory, object, sought, budget);
+          voters += at.has_value();
+        }
+        return at && add_cq(memory, sought, *at, now_ns, out);
+      });
+    };
+    for (const bool loose : {false, true}) {
+      pass(true, loose);  // by what is known of this build
+      pass(false, loose);
+      pass(true, loose);
+    }
+  }
+
+  std::optional<CqPlace> certify(const OwnerMemory& memory, const ObjectWindow& object,
+                                 const CqSought& sought, uint64_t& budget) {
+    const auto candidates =
+        certify_cq(memory, object, sought.entries(), numbers[sought.cq.context], budget);
+    const auto at = only_place(candidates);
+    if (!at) return std::nullopt;
+    if (sought.loose && !is_used(memory, *at, sought)) return std::nullopt;
+    std::set<CqFields> fields;
+    for (const CqCandidate& each : candidates)
+      if (each.place == *at) fields.insert(each.layout);
+    cq_votes.add({fields.begin(), fields.end()});
+    return at;
+  }
+
+  // A CQ that no queue pair names has completions of one whose sends complete nowhere else.
+  bool is_used(const OwnerMemory& memory, const CqPlace& at, const CqSought& sought) {
+    std::vector<std::byte> ring(uint64_t{sought.entries()} * at.entry_bytes);
+    if (!memory.read(at.ring_addr, ring)) return false;
+    const auto progress = progress_of(ring, sought.entries(), at.entry_bytes, numbers[sought.cq.context]);
+    return progress && std::ranges::any_of(progress->senders, [&](uint32_t number) {
+             return !sender_cqs.contains({sought.cq.context, number});
+           });
+  }
+
+  bool add_cq(const OwnerMemory& memory, CqSought& sought, const CqPlace& at, uint64_t now_ns,
+              FoundRings& out) {
+    const auto start = start_of(memory, at, sought.entries());
+    if (!start) return false;
+    FoundCq found;
+    found.handle = sought.cq.handle;
+    found.cq_ptr = sought.cq.address;
+    found.spec.owner = owner(sought.cq.context, at.number);
+    found.spec.ring_addr = at.ring_addr;
+    found.spec.doorbell_addr = at.doorbell_addr;
+    found.spec.ring.entries = sought.entries();
+    found.spec.ring.entry_bytes = at.entry_bytes;
+    found.spec.origin = SIGMA_RING_BY_SCAN;
+    found.spec.since_ns = now_ns;
+    found.spec.first = start->next;
+    found.spec.consumed = start->consumed;
+    std::vector<std::byte> ring(uint64_t{sought.entries()} * at.entry_bytes);
+    if (memory.read(at.ring_addr, ring)) {
+      const auto& known_numbers = numbers[sought.cq.context];
+      if (const auto progress = progress_of(ring, sought.entries(), at.entry_bytes, known_numbers)) {
+        // What was not there at the attach came since; it was of nobody else.
+        const bool first_lap = progress->produced <= sought.entries();
+        if (sought.next_ns != 0 && first_lap && progress->completions == progress->of_known) {
+          found.spec.first = 0;
+          found.spec.unread_since_ns = begun_ns;
+        }
+        for (const uint32_t number : progress->senders)
+          sender_cqs.try_emplace({sought.cq.context, number}, at.number);
+      }
+    }
+    cq_numbers[sought.cq.address] = at.number;
+    out.cqs.push_back(found);
+    return true;
+  }
+
+  void place_qps(const OwnerMemory& memory, uint64_t now_ns, FoundRings& out) {
+    place_rest(memory, now_ns, out);  // by what is known of this build
+    uint64_t budget = limits.read_bytes;
+    size_t voters = 0;
+    std::erase_if(qps, [&](QueuePairSought& qp) {
+      if (voters >= kEnoughVoters && !qp.is_devx()) return false;
+      const auto at = certify(memory, qp, budget);
+      voters += at.has_value();
+      return at && place(memory, qp, *at, now_ns, out);
+    });
+    place_rest(memory, now_ns, out);
+  }
+
+  // By the fields that are known now.
+  void place_rest(const OwnerMemory& memory, uint64_t now_ns, FoundRings& out) {
+    std::erase_if(qps, [&](QueuePairSought& qp) {
+      for (int attempt = 0; attempt < 3; ++attempt) {
+        const auto at = place_by_fields(memory, qp);
+        if (at) return place(memory, qp, *at, now_ns, out);
+      }
+      return false;
+    });
+  }
+
+  void watch(const OwnerMemory& memory, uint64_t now_ns) {
+    for (QueuePairSought& qp : qps) {
+      for (const uint64_t start : qp.objects) {
+        const ObjectWindow object(memory, start, qp.object_bytes);
+        for (const uint64_t record : doorbells_of(memory, object)) {
+          const auto value = doorbell_value(memory, record);
+          if (value && qp.watched.size() < kMaxWatchedOfOne) qp.watched.push_back({record, *value, now_ns});
+        }
+      }
+    }
+  }
+
+  // Those whose word has moved; reads at most limits.watched words.
+  std::vector<size_t> moved(uint64_t now_ns) {
+    struct Place {
+      size_t qp, word;
+    };
+    std::vector<Place> places;
+    for (size_t i = 0; i < qps.size(); ++i)
+      for (size_t j = 0; j < qps[i].watched.size(); ++j) places.push_back({i, j});
+    std::vector<size_t> moved;
+    if (places.empty()) return moved;
+    const size_t count = std::min(limits.watched, places.size());
+    constexpr size_t kPerCall = 512;
+    for (size_t done = 0; done < count;) {
+      std::array<iovec, kPerCall> local, remote;
+      std::array<Be32, kPerCall> values;
+      const size_t part = std::min(kPerCall, count - done);
+      const auto place = [&](size_t i) -> const Place& {
+        return places[(cursor + done + i) % places.size()];
+      };
+      for (size_t i = 0; i < part; ++i) {
+        local[i] = {&values[i], 4};
+        remote[i] = {reinterpret_cast<void*>(qps[place(i).qp].watched[place(i).word].record + 4), 4};
+      }
+      const ssize_t got = process_vm_readv(pid, local.data(), part, remote.data(), part, 0);
+      const size_t whole = got > 0 ? static_cast<size_t>(got) / 4 : 0;
+      for (size_t i = 0; i < whole; ++i) {
+        Watched& word = qps[place(i).qp].watched[place(i).word];
+        if (values[i] == word.value)
+          word.seen_ns = now_ns;
+        else
+          moved.push_back(place(i).qp);
+      }
+      done += std::max<size_t>(whole, 1) == part ? part : whole + 1;  // past what is gone
+    }
+    cursor = (cursor + count) % places.size();
+    std::sort(moved.begin(), moved.end());
+    moved.erase(std::unique(moved.begin(), moved.end()), moved.end());
+    return moved;
+  }
+
+  void learn() { known.learn(build_id, {send_votes.winners(), cq_votes.winners()}); }
+
+  pid_t pid;
+  uint64_t begun_ns = 0;
+  KnownFields& known;
+  LateLimits limits;
+  std::string build_id;
+  std::optional<RemoteMemory> memory;
+  std::vector<QueuePairSought> qps;  // not placed
+  std::vector<CqSought> cqs;
+  std::map<uint64_t, std::set<uint32_t>> numbers;  // of queue pairs, by context
+  std::map<uint64_t, uint32_t> cq_numbers;         // by struct ibv_cq *
+  std::map<std::pair<uint64_t, uint32_t>, uint32_t> sender_cqs;  // by context and queue pair
+  std::vector<SendPlace> taken;
+  FieldVote<SendFields> send_votes, devx_votes;
+  FieldVote<CqFields> cq_votes;
+  size_t cursor = 0;
+};
+
+LateRings::LateRings(pid_t pid, KnownFields& known, const LateLimits& limits)
+    : impl_(std::make_unique<Impl>(pid, known, limits)) {}
+LateRings::~LateRings() = default;
+
+FoundRings LateRings::begin(const LiveObjects& live, const std::string& build_id, uint64_t now_ns) {
+  FoundRings found;
+  impl_->build_id = build_id;
+  impl_->begun_ns = now_ns;
+  impl_->take(live);
+  if (done()) return found;
+  auto memory = RemoteMemory::open(impl_->pid);
+  if (!memory.ok()) return found;
+  impl_->memory = *std::move(memory);
+  impl_->find_structures(*impl_->memory);
+  const RemoteOwner owner(*impl_->memory);
+  impl_->place_cqs(owner, now_ns, found);
+  impl_->place_qps(owner, now_ns, found);
+  impl_->watch(owner, now_ns);
+  for (CqSought& cq : impl_->cqs) cq.next_ns = now_ns + cq.retry_ns;
+  impl_->learn();
+  return found;
+}
+
+FoundRings LateRings::look(uint64_t now_ns) {
+  FoundRings found;
+  Impl& impl = *impl_;
+  if (!impl.memory) return found;
+  const auto due = std::ranges::any_of(impl.cqs, [&](const CqSought& cq) { return cq.next_ns <= now_ns; });
+  const std::vector<size_t> moved = impl.moved(now_ns);
+  if ((moved.empty() && !due) || !impl.memory->refresh().ok()) return found;
+  const RemoteOwner owner(*impl.memory);
+  if (due) {
+    impl.place_cqs(owner, now_ns, found);
+    for (CqSought& cq : impl.cqs) {
+      cq.retry_ns = std::min(cq.retry_ns * 2, kLastRetryNs);
+      cq.next_ns = now_ns + cq.retry_ns;
+    }
+  }
+  bool learnt = false;
+  std::vector<size_t> placed;
+  uint64_t budget = impl.limits.read_bytes;
+  for (const size_t i : moved) {
+    QueuePairSought& qp = impl.qps[i];
+    const auto at = impl.certify(owner, qp, budget);
+    if (at && impl.place(owner, qp, *at, now_ns, found)) {
+      placed.push_back(i);
+      learnt = true;
+      continue;
+    }
+    // A word that moves by itself is no doorbell.
+    std::erase_if(qp.watched, [&](Watched& word) {
+      return doorbell_value(owner, word.record) != word.value && ++word.failures >= kMaxFailures;
+    });
+  }
+  for (auto i = placed.rbegin(); i != placed.rend(); ++i)
+    impl.qps.erase(impl.qps.begin() + static_cast<ptrdiff_t>(*i));
+  if (learnt || !found.cqs.empty()) {
+    impl.place_rest(owner, now_ns, found);
+    impl.learn();
+  }
+  return found;
+}
+
+void LateRings::forget(uint64_t context, uint32_t handle) {
+  std::erase_if(impl_->qps, [&](const QueuePairSought& qp) {
+    return qp.found.spec.owner.context == context && qp.found.handle == handle;
+  });
+  std::erase_if(impl_->cqs, [&](const CqSought& cq) {
+    return cq.cq.context == context && cq.cq.handle == handle;
+  });
+}
+
+bool LateRings::done() const { return impl_->qps.empty() && impl_->cqs.empty(); }
+size_t LateRings::unplaced_qps() const { return impl_->qps.size(); }
+size_t LateRings::unplaced_verbs_qps() const {
+  return static_cast<size_t>(
+      std::ranges::count_if(impl_->qps, [](const QueuePairSought& qp) { return !qp.is_devx(); }));
+}
+size_t LateRings::unplaced_cqs() const {
+  return static_cast<size_t>(
+      std::ranges::count_if(impl_->cqs, [](const CqSought& cq) { return !cq.loose; }));
+}
+
+ServingLibrary serving_library(pid_t pid, const LiveContext& context) {
+  const auto maps = read_maps(pid);
+  if (!maps.ok()) return {};
+  const Mapping* mapping = find_mapping(*maps, context.post_send);
+  if (mapping == nullptr || mapping->inode == 0) return {};
+  const std::string name = mapping->path.substr(mapping->path.rfind('/') + 1);
+  // Providers are plugins by this name, libmlx5 apart; what else posts has rdma-core linked in.
+  if (name.find("mlx5") == std::string::npos && name.find("-rdmav") != std::string::npos) return {};
+  ServingLibrary library{true, {}};
+  if (const auto path = reachable_path(pid, *mapping); path.ok())
+    if (const auto elf = ElfFile::open(*path); elf.ok()) library.build_id = elf->build_id();
+  return library;
+}
+
+}  // namespace sigma

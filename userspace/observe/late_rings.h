@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// LateRings: the mlx5 rings of one process that were there before the tracer.
+//
+//   LateRings late(pid, known);
+//   late.begin(live, memory, ...);       // at the attach: what can be placed is
+//   for (...) found = late.look();       // now and then: those that have been used since
+//
+// Queue pairs of libibverbs come from the heap scan, and so do those made by DevX; both are
+// structures with unknown layouts (send_place.h). Of a DevX queue pair nobody knows which structure
+// has its ring: each place in memory that holds its number may be in one (UCX's work queues are).
+//
+// A queue that cannot be placed is not guessed: its doorbell, wherever it is, has not moved yet or
+// none is known. The words that could be it are watched; when one moves, its ring certifies itself,
+// and is read from where the word stood at the attach.
+//
+// Reads present pages only, bounded; stops nothing. One thread at a time.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "observe/known_fields.h"
+#include "observe/ring_specs.h"
+#include "resolve/live_objects.h"
+
+namespace sigma {
+
+struct FoundSend {
+  SendSpec spec;
+  uint32_t handle = 0;
+  uint64_t qp_ptr = 0;  // struct ibv_qp *; 0: made by DevX
+};
+
+struct FoundCq {
+  CqSpec spec;
+  uint32_t handle = 0;
+  uint64_t cq_ptr = 0;
+};
+
+struct FoundRings {
+  std::vector<FoundCq> cqs;  // before the queue pairs that use them
+  std::vector<FoundSend> sends;
+  bool empty() const { return cqs.empty() && sends.empty(); }
+};
+
+struct LateLimits {
+  uint64_t read_bytes = uint64_t{256} << 20;  // of structures and rings, each time
+  ScanLimits scan{uint64_t{4} << 30, std::chrono::milliseconds(2000)};  // for numbers of DevX queues
+  size_t watched = 1024;  // words that one look reads
+};
+
+class LateRings {
+ public:
+  // `known` outlives this; it learns.
+  LateRings(pid_t pid, KnownFields& known, const LateLimits& limits = {});
+  ~LateRings();
+
+  // `build_id`: of the library that made the queues; empty: unknown.
+  FoundRings begin(const LiveObjects& live, const std::string& build_id, uint64_t now_ns);
+  FoundRings look(uint64_t now_ns);
+
+  // The process destroys it, or has: nobody needs to find it any more. `handle` in `context`.
+  void forget(uint64_t context, uint32_t handle);
+
+  bool done() const;  // nothing left to look for
+  size_t unplaced_qps() const;
+  size_t unplaced_verbs_qps() const;  // of these, those that verbs made
+  size_t unplaced_cqs() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The build-id of the library that serves a context; empty: not libmlx5, or not to be told.
+struct ServingLibrary {
+  bool mlx5 = false;
+  std::string build_id;
+};
+ServingLibrary serving_library(pid_t pid, const LiveContext& context);
+
+}  // namespace sigma
