@@ -17,6 +17,12 @@
 #define SIGMA_MAX_SGE 32
 #define SIGMA_MAX_WC 256
 
+/* What one call of sigmatrace_gpu_emit may carry, and one process in a window: 2 M records/s. */
+#define SIGMA_GPU_BATCH_RECORDS 64
+#define SIGMA_GPU_BATCH_BYTES 8192
+#define SIGMA_GPU_WINDOW_NS 100000000
+#define SIGMA_GPU_WINDOW_RECORDS 200000
+
 /*
  * Every probed function. The number is the BPF cookie's low byte: programs that serve several
  * functions (the builders) tell them apart by it. userspace/attach/probe_table.cpp has one row
@@ -51,6 +57,7 @@ enum sigma_function {
   SIGMA_FN_WR_SET_SGE_LIST,
   SIGMA_FN_EXECUTE_IOCTL, /* libibverbs */
   SIGMA_FN_CLOSE_DEVICE,  /* libibverbs */
+  SIGMA_FN_GPU_EMIT,      /* libsigmatrace_gpu */
   SIGMA_FUNCTIONS
 };
 
@@ -239,6 +246,8 @@ enum sigma_counter {
   SIGMA_COUNT_ENTRY_FULL, /* entries that found the pending-call map full */
   SIGMA_COUNT_WR_OMITTED, /* work requests beyond SIGMA_MAX_WR */
   SIGMA_COUNT_WC_OMITTED, /* completions beyond SIGMA_MAX_WC */
+  SIGMA_COUNT_GPU_REFUSED,   /* batches of sigmatrace_gpu_emit of which a part was no record */
+  SIGMA_COUNT_GPU_OVER_RATE, /* records of such batches beyond SIGMA_GPU_WINDOW_RECORDS */
   SIGMA_COUNTERS
 };
 

@@ -78,6 +78,8 @@ void Sampler::begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attac
   const bool snapshot = options_.snapshots_only;
   const uint8_t tier = snapshot ? 5 : 3;
   watched.send.begin(queue, tier, snapshot ? SIGMA_RING_SNAPSHOT : SIGMA_RING_READ, "", now, out_);
+  // What the first look finds of a new queue was posted since its creation, not since we know of it.
+  if (watched.started) watched.send.looked_ns = queue.created_ns;
   if (queue.cq_memory != SIGMA_GPU_MEMORY_DEVICE) return;
   // A completion queue may serve several.
   uint32_t free = completions_used_;
@@ -95,7 +97,7 @@ void Sampler::begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attac
   if (!slot.look.begin(queue, next_cq_life_++, tier, out_)) return;
   if (free == completions_used_) ++completions_used_;
   slot.look.users = 1;
-  slot.look.looked_ns = now;
+  slot.look.looked_ns = watched.started ? queue.created_ns : now;
   slot.started = watched.started;
   watched.cq = static_cast<int32_t>(free);
 }

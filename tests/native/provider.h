@@ -55,6 +55,7 @@ struct provider_command {
 };
 int provider_execute_ioctl(struct ibv_context* context, struct provider_command* command);
 int provider_close_device(struct ibv_context* context);
+void provider_sigmatrace_gpu_emit(const void* records, unsigned bytes);
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,7 @@ bool wanted(const ProbeRow& row, const AttachPolicy& policy) {
   if (row.completion) return policy.completions;
   if (policy.polls_alone) return false;
   if (row.function == SIGMA_FN_EXECUTE_IOCTL) return policy.library_control;
+  if (row.function == SIGMA_FN_GPU_EMIT) return true;  // nobody else tells of these queues
   return policy.posts || row.function == SIGMA_FN_CLOSE_DEVICE;
 }
 
@@ -34,6 +35,7 @@ AttachPlan plan_probes(const LibraryPlan& library, const AttachPolicy& policy, L
     probe.at_return = forms.with_return == LinkForm::session ? nullptr : row.at_return;
     probe.offset = function.return_site.file_offset;
     probe.offset_alone = function.site.file_offset;
+    probe.counter_offset = function.counter_offset;
     probe.cookie = static_cast<uint64_t>(row.function) | SIGMA_COOKIE_CHECKED;
 
     std::string obstacle;

@@ -19,6 +19,7 @@ struct PlannedProbe {
   uint64_t offset;        // of the probe in the file
   uint64_t offset_alone;  // where the entry goes should the return not be had
   uint64_t cookie;
+  uint64_t counter_offset;  // ResolvedFunction's
 
   bool sees_return() const { return form == LinkForm::session || at_return != nullptr; }
 };

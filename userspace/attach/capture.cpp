@@ -259,16 +259,19 @@ std::vector<int> Capture::Impl::attach_group(const Group& group) {
   };
   auto hold = [&](UprobeLink link, std::vector<Place> held) {
     const sigma_function function = group.probes.front()->row->function;
-    const bool control = function == SIGMA_FN_EXECUTE_IOCTL || function == SIGMA_FN_CLOSE_DEVICE;
+    const bool control = function == SIGMA_FN_EXECUTE_IOCTL ||
+                         function == SIGMA_FN_CLOSE_DEVICE || function == SIGMA_FN_GPU_EMIT;
     places.insert(held.begin(), held.end());
     links.push_back({std::move(link), pid, !control, std::move(held)});
   };
+  // Only the library's own function has one, and it is alone in its file.
+  const uint64_t counter = group.probes.front()->counter_offset;
   auto link_some = [&](std::span<const uint64_t> offsets, std::span<const uint64_t> cookies,
                        UprobeLink& link) {
     if (group.form == LinkForm::perf)
       return link_uprobe_perf(fd, *group.path, offsets[0],
                               cookies[0] | static_cast<uint64_t>(pid) << SIGMA_COOKIE_PID_SHIFT, pid,
-                              group.at_return, link);
+                              group.at_return, link, counter);
     UprobeMultiRequest request;
     request.program_fd = fd;
     request.attach_type =
@@ -276,6 +279,7 @@ std::vector<int> Capture::Impl::attach_group(const Group& group) {
     request.path = *group.path;
     request.offsets = offsets;
     request.cookies = cookies;
+    if (counter != 0) request.counter_offsets = {&counter, 1};
     request.pid = pid;
     request.at_return = group.at_return;
     return link_uprobe_multi(request, link);

@@ -16,6 +16,7 @@ InstalledLibraries installed_libraries(const std::string& root) {
       case LibraryKind::provider:
         installed.providers.push_back(path);
         break;
+      case LibraryKind::gpu_library:  // nothing maps it but those who are told to
       case LibraryKind::other:
         break;
     }

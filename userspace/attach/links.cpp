@@ -36,6 +36,8 @@ struct LinkCreateMulti {
   uint32_t padding;
 };
 static_assert(sizeof(LinkCreateMulti) == 64);
+// The PMU's format/ref_ctr_offset: "config:32-63".
+constexpr int kCounterShift = 32;
 constexpr uint32_t kMultiReturn = 1;  // BPF_F_UPROBE_MULTI_RETURN
 
 struct LinkCreatePerf {
@@ -85,6 +87,7 @@ int link_uprobe_multi(const UprobeMultiRequest& request, UprobeLink& link) {
   attributes.path = address(request.path.c_str());
   attributes.offsets = address(request.offsets.data());
   attributes.cookies = address(request.cookies.data());
+  attributes.ref_ctr_offsets = address(request.counter_offsets.data());
   attributes.cnt = static_cast<uint32_t>(request.offsets.size());
   attributes.multi_flags = request.at_return ? kMultiReturn : 0;
   attributes.pid = static_cast<uint32_t>(request.pid);
@@ -92,7 +95,7 @@ int link_uprobe_multi(const UprobeMultiRequest& request, UprobeLink& link) {
 }
 
 int link_uprobe_perf(int program_fd, const std::string& path, uint64_t offset, uint64_t cookie,
-                     pid_t pid, bool at_return, UprobeLink& link) {
+                     pid_t pid, bool at_return, UprobeLink& link, uint64_t counter_offset) {
   static const UprobePmu pmu = read_pmu();
   if (pmu.type < 0 || (at_return && pmu.return_bit < 0)) return -ENOENT;
 
@@ -100,6 +103,7 @@ int link_uprobe_perf(int program_fd, const std::string& path, uint64_t offset, u
   attributes.size = sizeof(attributes);
   attributes.type = static_cast<uint32_t>(pmu.type);
   attributes.config = at_return ? uint64_t{1} << pmu.return_bit : 0;
+  attributes.config |= counter_offset << kCounterShift;
   attributes.config1 = address(path.c_str());
   attributes.config2 = offset;
   // A process-wide uprobe needs any CPU; a system-wide one is placed once, whatever the CPU named

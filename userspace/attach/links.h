@@ -33,6 +33,8 @@ struct UprobeMultiRequest {
   std::string path;
   std::span<const uint64_t> offsets;
   std::span<const uint64_t> cookies;  // as many, or none
+  // Where in the file the kernel counts each probe, in every process that has it; as many, or none.
+  std::span<const uint64_t> counter_offsets;
   pid_t pid = 0;                      // 0: every process
   bool at_return = false;             // multi only; a session sees both
 };
@@ -40,9 +42,9 @@ struct UprobeMultiRequest {
 // The kernel's answer: a link, or -errno. All offsets or none are attached.
 int link_uprobe_multi(const UprobeMultiRequest& request, UprobeLink& link);
 
-// One probe by perf_event_open. pid 0: every process.
+// One probe by perf_event_open. pid 0: every process. `counter_offset` 0: it is not counted.
 int link_uprobe_perf(int program_fd, const std::string& path, uint64_t offset, uint64_t cookie,
-                     pid_t pid, bool at_return, UprobeLink& link);
+                     pid_t pid, bool at_return, UprobeLink& link, uint64_t counter_offset = 0);
 
 // Closes many links by parallel threads: each close waits for the kernel's grace periods (~50 ms).
 void close_links(std::vector<UprobeLink> links);

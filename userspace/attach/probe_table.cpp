@@ -40,6 +40,7 @@ constexpr auto kRows = std::to_array<ProbeRow>({
   {SIGMA_FN_WR_SET_SGE_LIST,         "wr_set_sge_list",         "wr_setter",  nullptr, nullptr, kNone, false},
   {SIGMA_FN_EXECUTE_IOCTL, "execute_ioctl",    "execute_ioctl", "execute_ioctl_return", "execute_ioctl_session", kRequired, false},
   {SIGMA_FN_CLOSE_DEVICE,  "ibv_close_device", "close_device",  nullptr,                nullptr,                 kNone,     false},
+  {SIGMA_FN_GPU_EMIT,      "sigmatrace_gpu_emit", "gpu_emit",   nullptr,                nullptr,                 kNone,     false},
 });
 // clang-format on
 

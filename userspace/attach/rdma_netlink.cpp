@@ -128,6 +128,8 @@ void read_list(NldevSocket& socket, unsigned command, const RdmaDevice& device,
   }
 }
 
+constexpr uint32_t kUnknownPsn = ~0u;  // of a sigma_qp_peer: PSNs have 24 bits
+
 sigma_qp_peer to_record(const RdmaQp& qp, uint64_t now_ns) {
   sigma_qp_peer record{};
   record.h.time_ns = now_ns;
@@ -137,8 +139,8 @@ sigma_qp_peer to_record(const RdmaQp& qp, uint64_t now_ns) {
   qp.device.copy(record.device, sizeof record.device - 1);
   record.qp_num = qp.number;
   record.peer_qp_num = *qp.peer_number;
-  record.sq_psn = qp.sq_psn.value_or(0);
-  record.rq_psn = qp.rq_psn.value_or(0);
+  record.sq_psn = qp.sq_psn.value_or(kUnknownPsn);
+  record.rq_psn = qp.rq_psn.value_or(kUnknownPsn);
   record.state = qp.state;
   record.qp_type = qp.type;
   return record;

@@ -19,10 +19,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "attach/calibrate.h"
+#include "attach/gpu_registry.h"
 #include "attach/installed_libraries.h"
 #include "attach/probe_table.h"
 #include "attach/provider_choice.h"
@@ -263,6 +265,8 @@ void Tracer::look_at_libraries(Target& target) {
   }
   for (const Found& file : found) {
     if (!attach_file(policy_for(&target), file.path, libibverbs, file.key, file.mapped_as, &target)) return;
+    if (file.kind == LibraryKind::gpu_library && !target.looked)
+      find_older_gpu_queues(target, *maps, file.path, file.mapped_as);
     tell_uncovered(file.key);
   }
   // Providers come with the first ibv_get_device_list: probes on the installed ones are in place before.
@@ -285,6 +289,8 @@ bool Tracer::look_at_program(Target& target) {
   const std::string path = fmt::format("/proc/{}/exe", target.pid);
   struct stat status;
   if (stat(path.c_str(), &status) != 0) return false;
+  struct stat own;  // a command that `run` holds back: not yet what it will be
+  if (stat("/proc/self/exe", &own) == 0 && own.st_dev == status.st_dev && own.st_ino == status.st_ino) return false;
   const auto [known, fresh] = linked_in_.try_emplace({status.st_dev, status.st_ino}, false);
   if (fresh) known->second = has_verbs_linked_in(path);
   if (!known->second) return false;
@@ -311,12 +317,16 @@ void Tracer::attach_installed(pid_t pid, const std::string& root, const AttachPo
   for (const std::string& provider : installed.providers)
     if (may_serve(provider, devices)) files.push_back(provider);
   if (!installed.libibverbs.empty()) files.push_back(installed.libibverbs);
+  // Our own for GPUs, so that a command which preloads it is seen from its first queue on.
+  std::error_code error;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path() / "lib" / SIGMA_GPU_LIBRARY;
+  if (shared_probes_ && std::filesystem::exists(own, error)) files.push_back(own);
   const auto target = targets_.find(pid);
   for (const std::string& path : files) {
     struct stat status;
     if (stat(path.c_str(), &status) != 0) continue;
     attach_file(policy, path, installed.libibverbs, {scope, status.st_dev, status.st_ino},
-                root == "/" ? path : path.substr(root.size()), target == targets_.end() ? nullptr : &target->second);
+                path.starts_with(root + "/") ? path.substr(root.size()) : path, target == targets_.end() ? nullptr : &target->second);
   }
 }
 
@@ -359,6 +369,26 @@ void Tracer::attach_plan(const AttachPolicy& base, const std::shared_ptr<const L
   stat(plan->path.c_str(), &status);
   libraries_.push_back({scope, std::move(mapped_as), plan, std::move(report), policy, status.st_dev, status.st_ino});
   if (shared_probes_) libraries_.back().file = Fd(::open(plan->path.c_str(), O_PATH | O_CLOEXEC));
+}
+
+// Queues that GPUs post to and that were set up before: to whom they lead. What they carry, the library
+// itself begins to tell.
+void Tracer::find_older_gpu_queues(const Target& target, const std::vector<Mapping>& maps, const std::string& path,
+                                   const std::string& mapped_as) {
+  const auto plan = resolver_.plan(path, "", mapped_as);
+  if (!plan.ok() || (*plan)->registry_offset == 0) return;
+  const uint64_t address = address_in_process(maps, mapped_as, (*plan)->registry_offset);
+  const auto memory = RemoteMemory::open(target.pid);
+  if (address == 0 || !memory.ok()) return;
+  const auto queues = read_gpu_registry(*memory, address);
+  if (!queues.ok()) {
+    if (!has_exited(target)) state(fmt::format("process {}: {}", target.pid, queues.error().what));
+    return;
+  }
+  for (sigma_qp_peer& peer : to_peer_records(*queues, target.since_ns)) {
+    peer.h.pid = peer.h.tid = static_cast<uint32_t>(target.pid);
+    push(std::as_bytes(std::span(&peer, 1)));
+  }
 }
 
 // Probes that serve several processes were chosen for one whose rings are all known.
@@ -506,7 +536,23 @@ void Tracer::on_ring_record(std::span<const std::byte> record) {
     const auto& post = *reinterpret_cast<const sigma_post*>(record.data());
     observer_->on_post(post, mlx5_wqe_blocks(post).value_or(uint16_t{0}));
   }
+  if (header->type == SIGMA_RING && record.size() >= sizeof(sigma_ring)) {
+    sigma_ring ring;
+    std::memcpy(&ring, record.data(), sizeof ring);
+    if (ring.tier == 1) return on_host_ring(ring);
+  }
   push(record);
+}
+
+// A queue in host memory is read from outside, if it is: the library only says that a GPU posts to it.
+void Tracer::on_host_ring(sigma_ring& ring) {
+  if (observer_ && observer_->on_gpu_ring(ring)) return;
+  ring.mode = SIGMA_RING_SETUP;
+  ring.tier = 0;
+  constexpr std::string_view kReason = "not read from outside";
+  static_assert(kReason.size() < sizeof ring.reason);
+  kReason.copy(ring.reason, sizeof ring.reason - 1);
+  push(std::as_bytes(std::span(&ring, 1)));
 }
 
 void Tracer::on_process(const sigma_process& record) {
@@ -775,6 +821,8 @@ void Tracer::add_to(Counters& counters) const {
   counters.calls_not_tracked += bpf[SIGMA_COUNT_ENTRY_FULL];
   counters.work_requests_omitted += bpf[SIGMA_COUNT_WR_OMITTED];
   counters.completions_omitted += bpf[SIGMA_COUNT_WC_OMITTED];
+  counters.gpu_batches_refused += bpf[SIGMA_COUNT_GPU_REFUSED];
+  counters.gpu_records_over_rate += bpf[SIGMA_COUNT_GPU_OVER_RATE];
   counters.program_runs_missed += capture_->missed_runs();
   if (observer_) observer_->add_to(counters);
   counters.records_consumed += ring_->consumed();

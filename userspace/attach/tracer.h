@@ -143,8 +143,11 @@ class Tracer {
   void probe_older(Target& target);
   void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
   bool is_probed(const FileKey& file, const ResolvedFunction& function) const;
+  void find_older_gpu_queues(const Target& target, const std::vector<Mapping>& maps, const std::string& path,
+                             const std::string& mapped_as);
   void find_peers(const Target& target);
   void on_ring_record(std::span<const std::byte> record);
+  void on_host_ring(sigma_ring& ring);
   void on_process(const sigma_process& record);
   void push(std::span<const std::byte> record);
   std::vector<sigma_clock_sample> read_clocks(uint64_t now_ns);

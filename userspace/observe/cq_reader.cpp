@@ -274,7 +274,7 @@ void CqReader::report(const Cqe& cqe, uint64_t position, const LookTimes& times,
   record.vendor_err = cqe.vendor_err;
   record.queue = requester ? SIGMA_QUEUE_SEND : SIGMA_QUEUE_RECV;
   record.initiator = send != nullptr ? send->spec().initiator : uint8_t{SIGMA_INITIATOR_UNKNOWN};
-  record.tier = SIGMA_TIER_NONE;
+  record.tier = send != nullptr ? send->spec().tier : uint8_t{SIGMA_TIER_NONE};
   record.raw_opcode = cqe.raw_opcode;
   uint16_t flags = spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0;
   if (!cqe.has_bytes) flags |= SIGMA_RING_NO_BYTES;

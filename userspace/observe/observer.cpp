@@ -189,6 +189,15 @@ void Observer::on_post(const sigma_post& post, uint32_t blocks) {
       {*owner, static_cast<uint16_t>(post.index), blocks, post.h.tid, post.call_ns});
 }
 
+bool Observer::on_gpu_ring(const sigma_ring& ring) {
+  ++waiting_;
+  const std::lock_guard lock(mutex_);
+  --waiting_;
+  const auto it = processes_.find(ring.h.pid);
+  return it != processes_.end() &&
+         it->second.reader->set_gpu_initiated(ring.ring_addr, ring.number, ring.h.time_ns, marks_);
+}
+
 void Observer::apply_explanations() {
   for (const Explained& each : explained_) {
     const auto it = processes_.find(each.owner.pid);

@@ -200,6 +200,16 @@ SendReader* ProcessReader::find_send(const RingOwner& cq, uint32_t qp_num) {
   return it == sends_.end() ? nullptr : it->second.reader.get();
 }
 
+bool ProcessReader::set_gpu_initiated(uint64_t ring_addr, uint32_t qp_num, uint64_t now_ns,
+                                      RecordBuffer& out) {
+  for (auto& [owner, send] : sends_) {
+    if (owner.number != qp_num || send.reader->spec().ring_addr != ring_addr) continue;
+    send.reader->set_gpu_initiated(now_ns, out);
+    return true;
+  }
+  return false;
+}
+
 void ProcessReader::explain(const RingOwner& owner, uint16_t index, uint32_t blocks,
                             bool same_thread) {
   if (const auto it = sends_.find(owner); it != sends_.end())

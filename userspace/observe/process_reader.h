@@ -44,6 +44,8 @@ class ProcessReader {
   // One record of BPF's last look.
   void on_drain(const sigma_ring_drain& drain, std::span<const std::byte> bytes,
                 RecordBuffer& out);
+  // The send ring at this address: a GPU posts to it. False: not read here.
+  bool set_gpu_initiated(uint64_t ring_addr, uint32_t qp_num, uint64_t now_ns, RecordBuffer& out);
   void explain(const RingOwner& owner, uint16_t index, uint32_t blocks, bool same_thread);
   // All of it ends: the process has gone.
   void end(uint64_t at_ns, RecordBuffer& out);

@@ -33,6 +33,7 @@ struct SendSpec {
   uint32_t slot_life = 0;  // as sigma_ring_slot.life
   uint8_t origin = SIGMA_RING_BY_COMMAND;
   uint8_t initiator = SIGMA_INITIATOR_UNKNOWN;
+  uint8_t tier = SIGMA_TIER_NONE;  // of a queue that a GPU posts to: 1
   uint64_t since_ns = 0;  // when the life began, or was found
   // Found in use: the position from which on it is observed, and when nothing stood beyond it yet
   // (0: at since_ns).

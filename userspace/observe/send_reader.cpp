@@ -51,9 +51,16 @@ void SendReader::state(uint8_t event, const char* reason, uint64_t now_ns, Recor
   record.origin = spec_.origin;
   record.mode = mode_ == Mode::read ? SIGMA_RING_READ : SIGMA_RING_COUNTED;
   record.initiator = spec_.initiator;
-  record.tier = SIGMA_TIER_NONE;
+  record.tier = spec_.tier;
   std::strncpy(record.reason, reason, sizeof(record.reason) - 1);
   out.add(record, SIGMA_RING, spec_.owner.pid, now_ns);
+}
+
+void SendReader::set_gpu_initiated(uint64_t now_ns, RecordBuffer& out) {
+  if (spec_.initiator == SIGMA_INITIATOR_GPU) return;
+  spec_.initiator = SIGMA_INITIATOR_GPU;
+  spec_.tier = 1;
+  state(SIGMA_RING_STATE, "", now_ns, out);
 }
 
 void SendReader::set_mode(Mode mode, const char* reason, uint64_t now_ns, RecordBuffer& out) {
@@ -96,7 +103,7 @@ void SendReader::emit(const Gap& gap, uint64_t now_ns, RecordBuffer& out) {
   record.kind = SIGMA_RING_SEND;
   record.reason = gap.reason;
   record.initiator = spec_.initiator;
-  record.tier = SIGMA_TIER_NONE;
+  record.tier = spec_.tier;
   missed_ += count;
   out.add(record, SIGMA_RING_GAP, spec_.owner.pid, now_ns);
 }
@@ -235,7 +242,7 @@ void SendReader::report(uint64_t position, const Wqe& wqe, const LookTimes& time
   post.raw_opcode = wqe.raw_opcode;
   post.qp_type = spec_.qp_type;
   post.initiator = spec_.initiator;
-  post.tier = SIGMA_TIER_NONE;
+  post.tier = spec_.tier;
   uint16_t flags = spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0;
   if (cursor_.modulo) flags |= SIGMA_RING_MODULO;
   if (wqe.signaled) flags |= SIGMA_RING_SIGNALED;

@@ -75,6 +75,8 @@ class SendReader {
   void told_until(uint64_t ns) { told_until_ns_ = ns; }
   void set_probes_tell(bool tell) { probes_tell_ = tell; }
   void set_mode(Mode mode, const char* reason, uint64_t now_ns, RecordBuffer& out);
+  // The preloaded library says that a GPU posts to it.
+  void set_gpu_initiated(uint64_t now_ns, RecordBuffer& out);
 
   // A requester's completion, the entry `cq_index` of its ring. False: one that was told already.
   bool completed(uint16_t counter, uint64_t cq_index);

@@ -18,6 +18,7 @@ namespace sigma {
 namespace {
 
 constexpr std::string_view kLibibverbs = "libibverbs.so.1";
+constexpr std::string_view kGpuLibrary = "libsigmatrace_gpu.so";
 constexpr size_t kMaxProgramHeaders = 256;
 constexpr uint64_t kMaxDynamicBytes = 64u << 10;
 constexpr uint64_t kMaxStringBytes = 16u << 20;
@@ -58,7 +59,9 @@ class Probe {
     for (const Elf64_Dyn& entry : entries) {
       if (entry.d_tag == DT_NULL) break;
       if (entry.d_tag != DT_NEEDED && entry.d_tag != DT_SONAME) continue;
-      if (!is_libibverbs(strings + entry.d_un.d_val)) continue;
+      if (entry.d_tag == DT_SONAME && is(kGpuLibrary, strings + entry.d_un.d_val))
+        return LibraryKind::gpu_library;
+      if (!is(kLibibverbs, strings + entry.d_un.d_val)) continue;
       if (entry.d_tag == DT_SONAME) return LibraryKind::libibverbs;
       uses_libibverbs = true;
     }
@@ -82,10 +85,10 @@ class Probe {
         return p.p_offset + (address - p.p_vaddr);
     return 0;
   }
-  bool is_libibverbs(uint64_t offset) const {
-    char name[kLibibverbs.size() + 1];
-    return read(offset, name, sizeof name) && name[kLibibverbs.size()] == '\0' &&
-           name == kLibibverbs;
+  bool is(std::string_view wanted, uint64_t offset) const {
+    std::string name(wanted.size() + 1, '\0');
+    return read(offset, name.data(), name.size()) && name.back() == '\0' &&
+           std::string_view(name).starts_with(wanted);
   }
 
   int fd_;
@@ -124,6 +127,7 @@ bool has_verbs_linked_in(const std::string& path) {
 
 LibraryKind classify_elf(const ElfFile& elf) {
   if (elf.soname() == kLibibverbs) return LibraryKind::libibverbs;
+  if (elf.soname() == kGpuLibrary) return LibraryKind::gpu_library;
   const auto& needed = elf.needed();
   if (std::find(needed.begin(), needed.end(), kLibibverbs) == needed.end())
     return LibraryKind::other;

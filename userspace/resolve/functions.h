@@ -15,7 +15,7 @@
 namespace sigma {
 
 // Which structure an application calls the function through.
-enum class Holder : uint8_t { context_ops, qp_ex, cq_ex, exported };
+enum class Holder : uint8_t { context_ops, qp_ex, cq_ex, exported, gpu_library };
 
 struct FunctionInfo {
   sigma_function function;
@@ -62,6 +62,7 @@ inline constexpr auto kFunctions = std::to_array<FunctionInfo>({
     SIGMA_QP_EX(WR_SET_SGE_LIST, wr_set_sge_list, 3),
     {SIGMA_FN_EXECUTE_IOCTL, "execute_ioctl", Holder::exported, 0, 2},
     {SIGMA_FN_CLOSE_DEVICE, "ibv_close_device", Holder::exported, 0, 1},
+    {SIGMA_FN_GPU_EMIT, "sigmatrace_gpu_emit", Holder::gpu_library, 0, 2},
 });
 static_assert(kFunctions.size() == SIGMA_FUNCTIONS - 1);
 

@@ -157,6 +157,26 @@ LibraryPlan plan_libibverbs(Code& code, const SymbolNames& names) {
   return plan;
 }
 
+LibraryPlan plan_gpu_library(Code& code, const SymbolNames& names) {
+  LibraryPlan plan;
+  plan.kind = LibraryKind::gpu_library;
+  PlanBuilder builder(plan, code, names);
+  const std::string name(function_name(SIGMA_FN_GPU_EMIT));
+  const Symbol* emit = code.elf().exported(name);
+  // Without its counter the library would not know that somebody listens.
+  const Symbol* counter = code.elf().exported("sigmatrace_gpu_tracers");
+  const auto offset = counter ? code.elf().offset_of(counter->value) : std::nullopt;
+  if (const Symbol* registry = code.elf().exported("sigmatrace_gpu_registry"))
+    plan.registry_offset = code.elf().offset_of(registry->value).value_or(0);
+  if (emit && offset)
+    builder.add(SIGMA_FN_GPU_EMIT, emit->value, Route::symbols);
+  else
+    builder.unresolved(SIGMA_FN_GPU_EMIT, name + " or its counter of probes is not exported");
+  builder.finish();
+  for (ResolvedFunction& function : plan.functions) function.counter_offset = offset.value_or(0);
+  return plan;
+}
+
 LibraryPlan plan_provider(Code& code, const SymbolNames& names, const OpsOrder* order,
                           const std::string& why) {
   LibraryPlan plan;

@@ -11,6 +11,7 @@
 namespace sigma {
 
 LibraryPlan plan_libibverbs(Code& code, const SymbolNames& names);
+LibraryPlan plan_gpu_library(Code& code, const SymbolNames& names);
 
 // `order` nullptr: no libibverbs is known, or its order could not be derived (`why`).
 LibraryPlan plan_provider(Code& code, const SymbolNames& names, const OpsOrder* order,

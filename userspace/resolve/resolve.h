@@ -55,6 +55,8 @@ struct ResolvedFunction {
   ProbeSite return_site;     // for entry + return, or a return probe: return_valid holds
   std::string symbol;        // when known
   bool seen_live = false;    // a running process calls through a pointer to it
+  // Offset in the file of the 16 bits in which the kernel counts the probes on it; 0: none.
+  uint64_t counter_offset = 0;
 };
 
 struct UnresolvedFunction {
@@ -62,7 +64,8 @@ struct UnresolvedFunction {
   std::string reason;
 };
 
-enum class LibraryKind : uint8_t { other, libibverbs, provider };
+// gpu_library: libsigmatrace_gpu.so, our own, preloaded into jobs.
+enum class LibraryKind : uint8_t { other, libibverbs, provider, gpu_library };
 
 // What to probe in one file.
 struct LibraryPlan {
@@ -74,6 +77,8 @@ struct LibraryPlan {
   std::vector<UnresolvedFunction> unresolved;  // what is not covered, and why
   // How the provider keeps the completion at which an ibv_cq_ex stands.
   sigma_cq_layout cq_layout = {};
+  // gpu_library: offset in the file of its registry of queues; 0: it exports none.
+  uint64_t registry_offset = 0;
   std::vector<std::string> notes;  // for doctor: doubts, conflicts, debug files not used
 };
 

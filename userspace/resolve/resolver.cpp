@@ -97,8 +97,9 @@ Result<SharedPlan> Resolver::plan(const std::string& path, const std::string& li
     Code code(elf);
     SymbolNames names = load_symbol_names(elf, root_of(path));
     LibraryPlan plan =
-        kind == LibraryKind::libibverbs
-            ? plan_libibverbs(code, names)
+        kind == LibraryKind::libibverbs ? plan_libibverbs(code, names)
+        : kind == LibraryKind::gpu_library
+            ? plan_gpu_library(code, names)
             : plan_provider(code, names, order->order ? &*order->order : nullptr, order->why);
     name_plan(plan, elf, path, mapped_as);
     if (plans.size() >= kMaxKept) plans.clear();

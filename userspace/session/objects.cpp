@@ -154,11 +154,13 @@ void Objects::on_qp_seen(const sigma_qp_seen& seen) {
   place(*qp, user);
 }
 
+constexpr uint32_t kUnknownPsn = ~0u;  // of a sigma_qp_peer: PSNs have 24 bits
+
 void Objects::apply_peer(Qp& qp, const QpPeer& peer) {
   QueuePair& info = *qp.info;
   if (!info.peer_qp_num && peer.peer_qp_num != 0) info.peer_qp_num = peer.peer_qp_num;
-  if (!info.sq_psn) info.sq_psn = peer.sq_psn;
-  if (!info.rq_psn) info.rq_psn = peer.rq_psn;
+  if (!info.sq_psn && peer.sq_psn != kUnknownPsn) info.sq_psn = peer.sq_psn;
+  if (!info.rq_psn && peer.rq_psn != kUnknownPsn) info.rq_psn = peer.rq_psn;
   if (!info.state) info.state = static_cast<uint8_t>(peer.state);
   // The kernel numbers these as libibverbs does; its others are its own.
   if (!info.type && peer.qp_type >= IBV_QPT_RC && peer.qp_type <= IBV_QPT_UD)

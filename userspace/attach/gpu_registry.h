@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The registry of the preloaded GPU library (gpu_interpose/registry.h), read from outside: which
+// queues a process had before it was traced, and to whom they lead.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "bpf/records.h"
+#include "gpu_interpose/registry.h"
+#include "resolve/remote_memory.h"
+
+namespace sigma {
+
+// The live queues of the registry at `address` in that process. What it holds may be anything:
+// entries that are being written, or cannot be read, are left out. Fails when there is no registry
+// of this version.
+Result<std::vector<sigma_gpu_queue>> read_gpu_registry(const RemoteMemory& memory,
+                                                       uint64_t address);
+
+// The peers that the queues' set-up commands named.
+std::vector<sigma_qp_peer> to_peer_records(const std::vector<sigma_gpu_queue>& queues,
+                                           uint64_t now_ns);
+
+// Where a symbol of a file stands in a process that maps it; 0: it does not.
+uint64_t address_in_process(const std::vector<Mapping>& maps, const std::string& mapped_as,
+                            uint64_t file_offset);
+
+}  // namespace sigma
