@@ -12,6 +12,7 @@
 #include <atomic>
 
 #include "decode/prm.h"
+#include "gpu_interpose/emit.h"
 #include "gpu_interpose/hooks.h"
 #include "gpu_interpose/lock.h"
 #include "gpu_interpose/memory.h"
@@ -283,6 +284,7 @@ void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stac
   queue.state = SIGMA_GPU_QUEUE_LIVE;
   queue.context = reinterpret_cast<uint64_t>(caller.context);
   queue.created_ns = now_ns();
+  if (tracer_present()) queue.flags |= SIGMA_GPU_LISTENED;
   queue.qp_num = facts.number.value_or(0);
   queue.life = next_life(caller.fd, queue.qp_num);
   queue.cqn = facts.send_cqn.value_or(0);

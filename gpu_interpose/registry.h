@@ -81,6 +81,7 @@ enum sigma_gpu_queue_flags {
   SIGMA_GPU_HAS_PATH = 1 << 5,    /* INIT2RTR was seen: the path's fields are valid */
   SIGMA_GPU_HAS_RETRIES = 1 << 6, /* RTR2RTS was seen: retries and time-out are valid */
   SIGMA_GPU_UAR_SHARED = 1 << 7,  /* other queues ring the same page */
+  SIGMA_GPU_LISTENED = 1 << 8,    /* a tracer was there when it was made */
 };
 
 /* Why not a better tier. */

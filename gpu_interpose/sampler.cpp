@@ -62,7 +62,9 @@ void Sampler::begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attac
   watched.created_ns = queue.created_ns;
   watched.gpu = -1;
   watched.cq = -1;
-  watched.started = queue.created_ns >= attached_ns;
+  // The first queue is what starts the reader: whoever listened then has missed nothing of it.
+  watched.started = queue.created_ns >= attached_ns ||
+                    (first_listener_ && queue.flags & SIGMA_GPU_LISTENED);
   const uint64_t now = now_ns();
   const bool on_host = queue.ring_memory == SIGMA_GPU_MEMORY_HOST ||
                        queue.ring_memory == SIGMA_GPU_MEMORY_REGISTERED;
@@ -234,6 +236,7 @@ void Sampler::forget() {
   for (uint32_t i = 0; i < used_; ++i) watched_[i].here = false;
   for (uint32_t i = 0; i < completions_used_; ++i) completions_[i].look.forget();
   used_ = completions_used_ = device_queues_ = 0;
+  first_listener_ = false;
 }
 
 void Sampler::tell_totals() {

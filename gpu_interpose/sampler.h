@@ -122,6 +122,7 @@ class Sampler {
   CompletionSlot* completions_;
   static constexpr uint32_t kProgress = 64;
   uint64_t progress_[kProgress] = {};
+  bool first_listener_ = true;
   uint32_t used_ = 0, completions_used_ = 0, device_queues_ = 0, next_cq_life_ = 0;
   Gpu gpus_[kMaxGpus] = {};
   double interval_ns_ = 50'000;

@@ -13,6 +13,7 @@ namespace {
 constexpr uint64_t kQuietNs = 200'000;
 // Copied behind a completion that is ahead of the doorbell, for the rest of its WQE.
 constexpr uint32_t kOpenEndBlocks = 8;
+constexpr uint32_t kMostBehind = 1024;
 
 template <typename T>
 T smaller(T a, T b) {
@@ -112,7 +113,10 @@ void SendLook::start(uint16_t doorbell, bool has_completion, uint16_t counter, u
 
 SendLook::Wanted SendLook::on_doorbell(uint16_t doorbell, bool has_completion, uint16_t counter,
                                        bool laps_possible, uint64_t now_ns) {
-  doorbell_ = extend16(doorbell_, doorbell);
+  // Warps may store their records out of order: one that is a little behind tells nothing new.
+  const auto behind = static_cast<uint16_t>(static_cast<uint16_t>(doorbell_) - doorbell);
+  if (laps_possible || behind > smaller(ring_.blocks, kMostBehind))
+    doorbell_ = extend16(doorbell_, doorbell);
   uint64_t target = larger(doorbell_, cursor_.posted), position = 0;
   open_end_ = has_completion && position_of(counter, position) && position >= target;
   if (open_end_) target = position + 1;
@@ -241,7 +245,9 @@ void SendLook::report(uint64_t position, const Wqe& wqe, const LookTimes& times,
                       uint64_t after, RecordBatch& out) {
   sigma_ring_post post{};
   post.context = queue_.context;
-  if (position >= unknown_until_) {
+  // Without a doorbell record a request is known by its completion: it may be older than the look
+  // before.
+  if (position >= unknown_until_ && queue_.doorbell_addr != 0) {
     post.post_ns = times.before_ns + (times.after_ns - times.before_ns) / 2;
     post.post_error_ns = saturated((times.after_ns - times.before_ns + 1) / 2);
   }
@@ -332,7 +338,8 @@ void SendLook::state(uint8_t event, const char* reason, RecordBatch& out) {
   record.mode = mode_;
   record.initiator = queue_.flags & SIGMA_GPU_INITIATED ? SIGMA_INITIATOR_GPU : SIGMA_INITIATOR_UNKNOWN;
   record.tier = tier_;
-  copy_text(record.reason, sizeof record.reason, reason);
+  // A hang is told by every record until the queue moves again.
+  copy_text(record.reason, sizeof record.reason, *reason == 0 && hung ? "hung" : reason);
   out.add(record, SIGMA_RING);
 }
 

@@ -171,7 +171,6 @@ class Test:
 
 TESTS = {
     "nvshmem_rc": Test("nvshmem --operations 600 --pace-us 300", sampled),
-    "ucx_gda": Test("ucx_gda --operations 600 --depth 256 --pace-us 300", sampled),
 }
 
 

@@ -63,7 +63,7 @@ Operation& Correlator::begin(Qp* qp, Queue side, const Pending& pending, const W
   if (pending.time_ns != 0) operation.time_ns = pending.time_ns;
   if (pending.source == Source::probe)
     operation.wr_id = pending.wr_id;
-  else
+  else if (operation.time_ns)
     operation.time_error_ns = pending.time_error_ns;
   operation.flags = pending.flags;
   operation.sge_count = pending.num_sge;
