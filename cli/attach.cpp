@@ -13,7 +13,6 @@ Command add_attach(CLI::App& app) {
   CLI::App* parser = app.add_subcommand("attach", "Trace running processes, and what they start");
   auto options = std::make_shared<AttachOptions>();
   add_attach_options(*parser, *options);
-  parser->callback([parser, options] { check_attach_targets(*parser, *options); });
   return {parser, [options] { return AttachSession(*options).run(); }};
 }
 

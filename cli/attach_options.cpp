@@ -153,8 +153,35 @@ bool writes_trace_directory(const AttachOptions& options) {
   return !options.output.empty() && options.output != "-" && !options.output.ends_with(".csv");
 }
 
+namespace {
+
+void check_output(const AttachOptions& options) {
+  if (options.max_size_bytes && !writes_trace_directory(options))
+    throw CLI::ValidationError("--max-size", "bounds a trace directory: -o DIR is missing");
+}
+
+// What to trace is told, without contradiction; what was not given depends on that.
+void check_targets(const CLI::App& parser, AttachOptions& options) {
+  const bool conditions = !options.comm.empty() || !options.cgroup.empty();
+  if (options.pids.empty() && !options.all && !conditions && !options.uid)
+    throw CLI::RequiredError("--pid, --all, --comm, --cgroup or --uid");
+  if (!options.pids.empty() && (options.all || conditions))
+    throw CLI::ValidationError("--pid",
+                               "names the processes: not together with --all, --comm or --cgroup");
+  if (options.all && conditions)
+    throw CLI::ValidationError("--all", "is every process: not together with --comm or --cgroup");
+  const bool sweep = options.pids.empty() && !conditions;
+  if (sweep && parser.count("--budget") == 0) options.budget_percent = kSweepBudgetPercent;
+}
+
+}  // namespace
+
 void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_running) {
   if (of_running) add_target_options(parser, options);
+  parser.callback([&parser, &options, of_running] {
+    check_output(options);
+    if (of_running) check_targets(parser, options);
+  });
 
   constexpr const char* kOutput = "Output";
   parser
@@ -188,10 +215,6 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
       "(default 10s)")
       ->type_name("S|off")
       ->group(kOutput);
-  parser.callback([&options] {
-    if (options.max_size_bytes && !writes_trace_directory(options))
-      throw CLI::ValidationError("--max-size", "bounds a trace directory: -o DIR is missing");
-  });
 
   constexpr const char* kMethod = "How to trace";
   using Posts = AttachOptions::Posts;
@@ -243,19 +266,6 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
       "buffer between kernel and tracer (default 8M); raise it when records are dropped")
       ->type_name("BYTES")
       ->group(kCost);
-}
-
-void check_attach_targets(const CLI::App& parser, AttachOptions& options) {
-  const bool conditions = !options.comm.empty() || !options.cgroup.empty();
-  if (options.pids.empty() && !options.all && !conditions && !options.uid)
-    throw CLI::RequiredError("--pid, --all, --comm, --cgroup or --uid");
-  if (!options.pids.empty() && (options.all || conditions))
-    throw CLI::ValidationError("--pid",
-                               "names the processes: not together with --all, --comm or --cgroup");
-  if (options.all && conditions)
-    throw CLI::ValidationError("--all", "is every process: not together with --comm or --cgroup");
-  const bool sweep = options.pids.empty() && !conditions;
-  if (sweep && parser.count("--budget") == 0) options.budget_percent = kSweepBudgetPercent;
 }
 
 }  // namespace sigma

@@ -56,8 +56,4 @@ bool writes_trace_directory(const AttachOptions& options);
 // parsing. Values out of range are usage errors. `of_running`: those that say which processes.
 void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_running = true);
 
-// To be called when all is parsed: what to trace is told, without contradiction (else a usage
-// error), and what was not given depends on that.
-void check_attach_targets(const CLI::App& parser, AttachOptions& options);
-
 }  // namespace sigma

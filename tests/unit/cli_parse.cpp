@@ -100,7 +100,7 @@ TEST_CASE("attach refuses what it cannot mean") {
       {"--pid", "5", "--bogus"},
       {"--pid", "5", "--duration", "soon"},
       {"--pid", "5", "--posts", "magic"},
-      {"--pid", "5", "--completions", "ring"},
+      {"--pid", "5", "--completions", "nic"},
       {"--pid", "5", "--budget", "0"},
       {"--pid", "5", "--budget", "101"},
       {"--pid", "5", "--ring-size", "15K"},

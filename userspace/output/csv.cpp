@@ -4,8 +4,8 @@
 // 0.5 M rows/s on a core that also matches posts with completions.
 #include "output/csv.h"
 
+#include <algorithm>
 #include <charconv>
-#include <cstring>
 
 #include "base/human.h"
 #include "output/names.h"
@@ -45,8 +45,7 @@ class Row {
       return empty();
     }
     make_room(kShort);
-    std::memcpy(at_, text.data(), text.size());
-    at_ += text.size();
+    at_ = std::copy(text.begin(), text.end(), at_);
     *at_++ = ',';
   }
   // Text from elsewhere.
