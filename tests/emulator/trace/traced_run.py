@@ -143,8 +143,11 @@ def bpf_map_entries(pid):
     tool = shutil.which("bpftool", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
     identifiers = set()
     for fd in os.listdir(f"/proc/{pid}/fdinfo"):
-        with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as file:
-            identifiers.update(line.split()[1] for line in file if line.startswith("map_id:"))
+        try:
+            with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as file:
+                identifiers.update(line.split()[1] for line in file if line.startswith("map_id:"))
+        except FileNotFoundError:  # a file that was only open for a moment
+            pass
     entries = {}
     for identifier in identifiers:
         ask = lambda *words: json.loads(subprocess.run([tool, "-j", "map", *words, "id", identifier], check=True,  # noqa: E731
