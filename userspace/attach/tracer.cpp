@@ -297,6 +297,7 @@ bool Tracer::look_at_program(Target& target) {
   target.waiting = false;
   if (std::exchange(target.looked, true)) return true;
   const size_t before = libraries_.size();
+  target.older = true;
   find_older_objects(target, "");
   const bool probed = libraries_.size() > before;
   if (!probed) ++counters_.libraries_unresolved;
@@ -453,7 +454,9 @@ void Tracer::find_older_objects(Target& target, const std::string& libibverbs) {
                                       target.pid, objects->ambiguous));
   attach_live_functions(target, *objects, libibverbs);
   for (const auto& record : to_records(*objects, target.since_ns)) push(record);
-  if (observer_) find_older_rings(target, *objects);
+  // Where no command of the library is hooked nothing would tell a ring's end, and posts at probes have no
+  // index by which both are known to be one: probes alone tell then.
+  if (observer_ && !libibverbs.empty()) find_older_rings(target, *objects);
   if (!objects->qps.empty()) find_peers(target);
 }
 
