@@ -62,9 +62,10 @@ void Sampler::begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attac
   watched.created_ns = queue.created_ns;
   watched.gpu = -1;
   watched.cq = -1;
-  // The first queue is what starts the reader: whoever listened then has missed nothing of it.
+  // The first queue is what starts the reader: whoever listened then has missed nothing of it. Without
+  // a doorbell record only completions count its posts, and a lap of those may have passed already.
   watched.started = queue.created_ns >= attached_ns ||
-                    (first_listener_ && queue.flags & SIGMA_GPU_LISTENED);
+                    (first_listener_ && queue.flags & SIGMA_GPU_LISTENED && queue.doorbell_addr != 0);
   const uint64_t now = now_ns();
   const bool on_host = queue.ring_memory == SIGMA_GPU_MEMORY_HOST ||
                        queue.ring_memory == SIGMA_GPU_MEMORY_REGISTERED;
