@@ -354,7 +354,8 @@ void SendLook::end(bool whole, uint64_t now_ns, RecordBatch& out) {
   const uint64_t since = behind_since_ns_ != 0 ? behind_since_ns_ : looked_ns;
   gap(cursor_.next, cursor_.posted - cursor_.next, SIGMA_GAP_ENDED, {since, now_ns}, out);
   cursor_.next = cursor_.posted;
-  state(SIGMA_RING_END, whole ? "" : "its end was not seen", out);
+  // Without a doorbell record nothing tells that the last completion read was the last post's.
+  state(SIGMA_RING_END, whole && queue_.doorbell_addr != 0 ? "" : "its end was not seen", out);
   begun_ = false;
 }
 
