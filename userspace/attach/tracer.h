@@ -128,7 +128,32 @@ class Tracer {
 
   Tracer(const TracerOptions& options, const Features& features, OnRecord on_record, Say say);
   Status open();
+  void start_observer();
+  bool reads_completions() const;
+  bool observes() const { return observer_ != nullptr; }
+  void push(std::span<const std::byte> record);
+  void on_ring_record(std::span<const std::byte> record);
+  void on_host_ring(sigma_ring& ring);
+  std::vector<sigma_clock_sample> read_clocks(uint64_t now_ns);
+  bool state(std::string fact);
+  void announce();
+
+  // The traced processes: tracer_targets.cpp.
   Status add_process(pid_t pid);
+  void on_process(const sigma_process& record);
+  void notice_ends();
+  void govern(Target& target, uint64_t now_ns);
+  void push_window(bool pause, pid_t pid, uint64_t now_ns);
+  bool to_ring_mode(Target& target);
+  void switch_data_path(Target& target, bool on);
+  void switch_shared_data_path(bool on, uint64_t now_ns);
+  static bool has_exited(const Target& target);
+  static std::string command_of(pid_t pid);
+
+  // The files that processes map: tracer_libraries.cpp.
+  pid_t scope_of(const Target& target) const;
+  AttachPolicy policy_for(const Target* target) const;
+  AttachPolicy with_rings(AttachPolicy policy, const LibraryPlan& plan, const Target* target) const;
   void look_at_libraries(Target& target);
   bool look_at_program(Target& target);
   void attach_installed(pid_t pid, const std::string& root, const AttachPolicy& policy);
@@ -138,26 +163,16 @@ class Tracer {
                    std::string mapped_as, const Target* target);
   void add_probes_for_older(const Target& target, const FileKey& key);
   void tell_uncovered(const FileKey& file);
+  bool is_probed(const FileKey& file, const ResolvedFunction& function) const;
+
+  // What was made before the attach: tracer_older.cpp.
   void find_older_objects(Target& target, const std::string& libibverbs);
   void find_older_rings(Target& target, const LiveObjects& objects);
   void probe_older(Target& target);
   void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
-  bool is_probed(const FileKey& file, const ResolvedFunction& function) const;
   void find_older_gpu_queues(const Target& target, const std::vector<Mapping>& maps, const std::string& path,
                              const std::string& mapped_as);
   void find_peers(const Target& target);
-  void on_ring_record(std::span<const std::byte> record);
-  void on_host_ring(sigma_ring& ring);
-  void on_process(const sigma_process& record);
-  void push(std::span<const std::byte> record);
-  std::vector<sigma_clock_sample> read_clocks(uint64_t now_ns);
-  void push_window(bool pause, pid_t pid, uint64_t now_ns);
-  void govern(Target& target, uint64_t now_ns);
-  bool to_ring_mode(Target& target);
-  void switch_data_path(Target& target, bool on);
-  void switch_shared_data_path(bool on, uint64_t now_ns);
-  void notice_ends();
-  bool state(std::string fact);
 
   // System-wide traces: tracer_selection.cpp.
   Status open_selection();
@@ -165,15 +180,6 @@ class Tracer {
   void on_library_of_stranger(const LibraryEvent& event);
   void scan_next();
   uint64_t born_ns(pid_t pid) const;
-
-  static bool has_exited(const Target& target);
-  void announce();
-  AttachPolicy policy_for(const Target* target) const;
-  AttachPolicy with_rings(AttachPolicy policy, const LibraryPlan& plan, const Target* target) const;
-  void start_observer();
-  bool reads_completions() const;
-  bool observes() const { return observer_ != nullptr; }
-  pid_t scope_of(const Target& target) const;
 
   TracerOptions options_;
   Features features_;
