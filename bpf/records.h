@@ -277,6 +277,9 @@ struct sigma_mr_seen {
 };
 SIGMA_SIZE(struct sigma_mr_seen, 72);
 
+/* A packet sequence number that nobody told: real ones have 24 bits. */
+#define SIGMA_UNKNOWN_PSN 0xffffffffu
+
 struct sigma_qp_peer {
   struct sigma_header h;
   char device[64];
@@ -286,8 +289,23 @@ struct sigma_qp_peer {
   __u32 rq_psn;
   __u32 state;   /* enum ibv_qp_state */
   __u32 qp_type; /* kernel's enum ib_qp_type */
+  /* The rest is the device's own account (mlx5), and there only with has_path. */
+  __u64 peer_gid_high; /* the GID's first and last eight bytes, as big-endian numbers; both 0: none */
+  __u64 peer_gid_low;
+  __u32 path_mtu; /* bytes; 0: unknown */
+  __u16 peer_lid; /* 0: none */
+  __u8 has_path;
+  __u8 port; /* 0: unknown */
+  __u8 sgid_index;
+  __u8 sl;
+  __u8 traffic_class;
+  __u8 hop_limit;
+  __u8 timeout;
+  __u8 retry_cnt;
+  __u8 rnr_retry;
+  __u8 min_rnr_timer;
 };
-SIGMA_SIZE(struct sigma_qp_peer, 112);
+SIGMA_SIZE(struct sigma_qp_peer, 144);
 
 enum sigma_window_kind { SIGMA_WINDOW_PAUSE = 1, SIGMA_WINDOW_RESUME };
 

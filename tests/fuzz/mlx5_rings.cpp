@@ -189,3 +189,23 @@ TEST_CASE("mutated DevX commands do no harm") {
   CHECK(facts_seen > 100'000);
   CHECK(none > 10'000);
 }
+
+TEST_CASE("mutated resource dumps do no harm") {
+  Fuzzer fuzzer("qp_dump");
+  std::mt19937& random = fuzzer.random();
+  // A short segment, the queue pair's, the end.
+  Bytes sample(20 + 0x120 + 4);
+  sample[1] = std::byte{5};
+  sample[21] = std::byte{0x120 / 4};
+  sample[20 + 0x120 + 1] = std::byte{1};
+  size_t known = 0, none = 0;
+  for (int round = 0; round < 200'000 || !fuzzer.is_over(); ++round) {
+    const auto facts = decode_qp_dump(mutate(sample, random));
+    known += facts.has_value();
+    none += !facts.has_value();
+    if (facts && facts->peer_qp_num && *facts->peer_qp_num > 0xffffff)
+      FAIL("a number of more than 24 bits");
+  }
+  CHECK(known > 10'000);
+  CHECK(none > 10'000);
+}

@@ -20,6 +20,8 @@ TEST_CASE("mutated netlink answers do no harm") {
     malformed += parse_devices(bytes, 7, devices).malformed;
     malformed += parse_qps(bytes, 7, qps).malformed;
     malformed += parse_mrs(bytes, 7, mrs).malformed;
+    std::vector<RdmaQpDump> dumps;
+    malformed += parse_qp_dumps(bytes, 7, dumps).malformed;
     if (qps.size() > bytes.size() / kSmallestEntry) FAIL("more queue pairs than fit");
     parsed += qps.size();
   }

@@ -213,3 +213,42 @@ TEST_CASE("commands that are cut short give what they have") {
   other.byte(0, 16, 0x100);  // QUERY_HCA_CAP
   CHECK_FALSE(decode_prm(other.span(), {}));
 }
+
+TEST_CASE("a resource dump holds what the device says of a queue pair") {
+  // info (5 words), command (6 words, with the number), error (11), the queue pair, terminate (1).
+  constexpr size_t kInfo = 20, kCommand = 24, kError = 44, kHead = 16, kQp = kHead + 0x110;
+  constexpr size_t kAt = kInfo + kCommand + kError;
+  Blob dump(kAt + kQp + 4);
+  dump.byte(0, 16, kInfo / 4).byte(2, 16, 0xfffe);
+  dump.byte(kInfo, 16, kCommand / 4).byte(kInfo + 2, 16, 0xfffd).byte(kInfo + 8, 32, 0x4711);
+  dump.byte(kInfo + kCommand, 16, kError / 4).byte(kInfo + kCommand + 2, 16, 0xfffc);
+  dump.byte(kAt, 16, kQp / 4).byte(kAt + 2, 16, 0x3001).byte(kAt + 8, 32, 0x4711);
+  dump.byte(kAt + kQp, 16, 1).byte(kAt + kQp + 2, 16, 0xfffb);
+  const size_t answer = (kAt + kHead) * 8, qpc = answer + kQpc, path = answer + kPath;
+  dump.set(qpc, 4, 3).set(qpc + 64, 3, IBV_MTU_4096).set(qpc + 0xa8, 24, 0x815);
+  dump.set(qpc + 0x4a8, 24, 0x1001).set(qpc + 0x3c8, 24, 0x2002).set(qpc + 909, 3, 7);
+  dump.set(qpc + 912, 3, 6).set(path + 64, 5, 14).set(path + 9 * 8, 8, 3).set(path + 0xb * 8, 8, 64);
+  dump.set(path + 0x80, 64, 0).set(path + 0xc0, 64, 0xffff0a010203).set(path + 0x25 * 8, 8, 1);
+
+  auto facts = decode_qp_dump(dump.span());
+  REQUIRE(facts);
+  CHECK((facts->object == PrmObject::qp && facts->action == PrmAction::none));
+  CHECK((facts->number == 0x4711 && facts->peer_qp_num == 0x815 && facts->to_state == IBV_QPS_RTS));
+  CHECK((facts->mtu_bytes == 4096 && facts->rq_psn == 0x1001 && facts->sq_psn == 0x2002));
+  CHECK((facts->retry_count == 7 && facts->rnr_retry == 6 && facts->ack_timeout == 14));
+  CHECK((facts->source_gid_index == 3 && facts->hop_limit == 64 && facts->port == 1));
+  REQUIRE(facts->peer_gid);
+  CHECK(*facts->peer_gid ==
+        std::array<uint8_t, 16>{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3});
+  CHECK_FALSE(facts->peer_lid);
+
+  // Cut short, it says nothing; nor where the query failed, nor where lengths make no sense.
+  for (size_t bytes = 0; bytes < kAt + kQp; ++bytes)
+    CHECK_FALSE(decode_qp_dump(dump.span().first(bytes)));
+  Blob failed = dump;
+  failed.set(answer, 8, 5);
+  CHECK_FALSE(decode_qp_dump(failed.span()));
+  Blob endless = dump;
+  endless.byte(0, 16, 0);
+  CHECK_FALSE(decode_qp_dump(endless.span()));
+}

@@ -134,6 +134,28 @@ TEST_CASE("netlink lists of devices and memory regions are parsed") {
   CHECK(mrs[0].pid == 77);
 }
 
+TEST_CASE("a netlink answer about one queue pair has the device's own account") {
+  const uint32_t words[] = {0x11223344, 0x55667788};
+  for (const unsigned command : {RDMA_NLDEV_CMD_RES_QP_GET_RAW, RDMA_NLDEV_CMD_RES_QP_GET}) {
+    NetlinkBuilder b;
+    b.nldev(command, 0)
+        .u32(RDMA_NLDEV_ATTR_DEV_INDEX, 0)
+        .text(RDMA_NLDEV_ATTR_DEV_NAME, "mlx5_0")
+        .attribute(RDMA_NLDEV_ATTR_RES_RAW, words, sizeof words);
+    std::vector<RdmaQpDump> dumps;
+    const NetlinkBatch batch = parse_qp_dumps(b.bytes(), 7, dumps);
+    CHECK((batch.done && batch.error == 0 && batch.malformed == 0));
+    REQUIRE(dumps.size() == 1);
+    CHECK(dumps[0].device == "mlx5_0");
+    CHECK(dumps[0].bytes.size() == sizeof words);
+  }
+  NetlinkBuilder empty;
+  empty.nldev(RDMA_NLDEV_CMD_RES_QP_GET_RAW, 0).text(RDMA_NLDEV_ATTR_DEV_NAME, "mlx5_0");
+  std::vector<RdmaQpDump> dumps;
+  CHECK(parse_qp_dumps(empty.bytes(), 7, dumps).malformed == 1);
+  CHECK(dumps.empty());
+}
+
 TEST_CASE("netlink endings: done, errors, a changed list, another's answer") {
   std::vector<RdmaQp> qps;
   NetlinkBatch batch = parse_qps(NetlinkBuilder().ending(NLMSG_ERROR, -EPERM).bytes(), 7, qps);

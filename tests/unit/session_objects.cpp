@@ -419,6 +419,31 @@ TEST_CASE("session: netlink names the peers of older queue pairs, before or afte
   CHECK_FALSE(rig.operations[2].peer_qp_num);
 }
 
+TEST_CASE("session: what the device tells of an older queue pair's path is known, a later command stays") {
+  Rig rig;
+  rig.context();
+  rig.qp_seen(17);
+  rig.send_post(Rig::post(17, 1));
+  sigma_qp_peer peer{};
+  std::strcpy(peer.device, "rxe0");
+  peer.qp_num = 17;
+  peer.peer_qp_num = 99;
+  peer.qp_type = IBV_QPT_RC;
+  peer.has_path = 1;
+  peer.peer_gid_low = 0xffff0a000002;
+  peer.path_mtu = 4096;
+  peer.timeout = 14;
+  rig.send(peer, SIGMA_QP_PEER, 0);
+  CHECK(rig.finish().qps_peer_unknown == 0);
+  REQUIRE(rig.operations.size() == 1);
+  const auto& qp = *rig.operations[0].qp;
+  REQUIRE(qp.peer.gid);
+  CHECK((qp.peer.gid->at(10) == 0xff && qp.peer.gid->at(12) == 10 && qp.peer.gid->at(15) == 2));
+  CHECK_FALSE(qp.peer.lid);
+  CHECK((qp.path_mtu == 4096u && qp.timeout == 14 && qp.retry_cnt == 0));
+  CHECK_FALSE(qp.port);
+}
+
 TEST_CASE("session: datagrams have a peer each, through their address handles") {
   Rig rig;
   rig.context();

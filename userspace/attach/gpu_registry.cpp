@@ -7,8 +7,6 @@
 namespace sigma {
 namespace {
 
-constexpr uint32_t kUnknownPsn = ~0u;  // of a sigma_qp_peer: PSNs have 24 bits
-
 bool is_terminated(const char* text, size_t size) {
   return memchr(text, 0, size) != nullptr;
 }
@@ -51,7 +49,7 @@ std::vector<sigma_qp_peer> to_peer_records(const std::vector<sigma_gpu_queue>& q
     static_assert(sizeof queue.device <= sizeof record.device);
     std::memcpy(record.device, queue.device, sizeof queue.device);
     record.qp_num = queue.qp_num;
-    record.sq_psn = record.rq_psn = kUnknownPsn;
+    record.sq_psn = record.rq_psn = SIGMA_UNKNOWN_PSN;
     record.peer_qp_num = queue.peer_qp_num;
     record.state = queue.qp_state;
     record.qp_type = queue.qp_type;

@@ -45,6 +45,12 @@ struct RdmaQp {
   bool is_management() const { return type <= 1; }
 };
 
+// The device's own account of a QP, as the driver hands it through (mlx5: decode_qp_dump()).
+struct RdmaQpDump {
+  std::string device;
+  std::vector<std::byte> bytes;
+};
+
 struct RdmaMr {
   std::string device;
   uint32_t number = 0;  // the kernel's identifier of the MR
@@ -79,6 +85,12 @@ Result<RdmaResources> read_rdma_resources(const RdmaQuery& query);
 std::vector<sigma_qp_peer> peer_records(const RdmaResources& resources,
                                         std::span<const uint32_t> pids, uint64_t now_ns);
 
+// The same, with the path to the peer (its GID or LID, MTU, service level, ...) where the driver
+// tells it: mlx5 does, by a firmware command for each QP. Needs CAP_NET_ADMIN for that. What it
+// could not do is appended to resources.failed, once a device.
+std::vector<sigma_qp_peer> peer_records_with_paths(RdmaResources& resources,
+                                                   std::span<const uint32_t> pids, uint64_t now_ns);
+
 // ---- parsing of one received buffer; hostile input, no I/O (rdma_netlink_messages.cpp)
 // ------------
 
@@ -95,6 +107,8 @@ NetlinkBatch parse_devices(std::span<const std::byte> buffer, uint32_t sequence,
                            std::vector<RdmaDevice>& out);
 NetlinkBatch parse_qps(std::span<const std::byte> buffer, uint32_t sequence,
                        std::vector<RdmaQp>& out);
+NetlinkBatch parse_qp_dumps(std::span<const std::byte> buffer, uint32_t sequence,
+                            std::vector<RdmaQpDump>& out);
 NetlinkBatch parse_mrs(std::span<const std::byte> buffer, uint32_t sequence,
                        std::vector<RdmaMr>& out);
 

@@ -272,6 +272,26 @@ NetlinkBatch parse_qps(Bytes buffer, uint32_t sequence, std::vector<RdmaQp>& out
                          RDMA_NLDEV_ATTR_RES_QP_ENTRY, out, parse_qp);
 }
 
+// The answer to a request for one QP: its attributes stand in the message itself. Kernels answer
+// with the number of the request or with that of the list.
+NetlinkBatch parse_qp_dumps(Bytes buffer, uint32_t sequence, std::vector<RdmaQpDump>& out) {
+  return for_each_message(
+      buffer, sequence, [&](unsigned op, Bytes attributes, uint32_t& malformed) {
+        RdmaQpDump dump;
+        AttributeReader read(malformed);
+        for_each_attribute(attributes, malformed, [&](const Attribute& a) {
+          if (a.type == RDMA_NLDEV_ATTR_DEV_NAME) read.into_text(a, dump.device);
+          if (a.type == RDMA_NLDEV_ATTR_RES_RAW)
+            dump.bytes.assign(a.payload.begin(), a.payload.end());
+        });
+        const bool known = op == RDMA_NLDEV_CMD_RES_QP_GET_RAW || op == RDMA_NLDEV_CMD_RES_QP_GET;
+        if (known && !dump.bytes.empty())
+          out.push_back(std::move(dump));
+        else
+          ++malformed;
+      });
+}
+
 NetlinkBatch parse_mrs(Bytes buffer, uint32_t sequence, std::vector<RdmaMr>& out) {
   return parse_resources(buffer, sequence, RDMA_NLDEV_CMD_RES_MR_GET, RDMA_NLDEV_ATTR_RES_MR,
                          RDMA_NLDEV_ATTR_RES_MR_ENTRY, out, parse_mr);

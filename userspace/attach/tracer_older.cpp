@@ -94,8 +94,9 @@ void Tracer::find_peers(const Target& target) {
     state(fmt::format("{} queue pairs of kernel users (NVMe-oF, Lustre, ...) are not traced", kernel));
   }
   const auto wanted = static_cast<uint32_t>(target.pid);
-  for (const sigma_qp_peer& peer : peer_records(*resources, std::span(&wanted, 1), target.since_ns))
+  for (const sigma_qp_peer& peer : peer_records_with_paths(*resources, std::span(&wanted, 1), target.since_ns))
     push(std::as_bytes(std::span(&peer, 1)));
+  for (const Error& failure : resources->failed) state("of queue pairs made before the attach: " + failure.what);
 }
 
 // Queues that GPUs post to and that were set up before: to whom they lead. What they carry, the library

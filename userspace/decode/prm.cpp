@@ -91,6 +91,11 @@ void store_service(F& facts, uint64_t st) {
   facts.prm_service = static_cast<uint8_t>(st);
   facts.service = service_of_prm(static_cast<uint32_t>(st));
 }
+void store_state(F& facts, uint64_t state) {
+  constexpr uint8_t kStates[] = {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
+                                 IBV_QPS_SQE,   IBV_QPS_SQD,  IBV_QPS_ERR, IBV_QPS_SQD};
+  if (state < std::size(kStates)) facts.to_state = kStates[state];
+}
 void store_no_sq(F& facts, uint64_t no_sq) {
   if (no_sq != 0) facts.sq_blocks.reset();
 }
@@ -200,6 +205,12 @@ constexpr Row kRtr2Rts[] = {
     {path({64, 5}), store<&F::ack_timeout>},
 };
 
+// Of a QUERY_QP's answer, beside what the transitions set.
+constexpr Row kQueryQp[] = {
+    {qpc({0, 4}), store_state},
+    {qpc(at_byte(1, 8)), store_service},
+};
+
 constexpr Row kCreateRmp[] = {
     {wq(at_byte(0x2c, 32)), place_id<&F::ring>},
     {wq({0x121, 1}), place_valid<&F::ring>},
@@ -285,6 +296,32 @@ std::optional<PrmFacts> decode_prm(std::span<const std::byte> command,
   const auto number = read(facts.action == PrmAction::modify ? command : answer, kNumber);
   if (number && facts.status == 0) facts.number = static_cast<uint32_t>(*number);
   return facts;
+}
+
+
+std::optional<PrmFacts> decode_qp_dump(std::span<const std::byte> dump) {
+  // A segment: its length in words of four bytes, its type, the object's number, then the payload.
+  // Types differ between devices; the other kinds are shorter than a queue pair's context.
+  constexpr size_t kWord = 4, kPayload = 16, kContextBytes = 0xe8;
+  constexpr Field kLength = at_byte(0, 16), kIndex = at_byte(8, 32);
+  while (true) {
+    const auto words = read(dump, kLength);
+    if (!words || *words == 0 || *words * kWord > dump.size()) return std::nullopt;
+    const auto segment = dump.first(*words * kWord);
+    dump = dump.subspan(segment.size());
+    if (segment.size() < kPayload + kQpContext + kContextBytes) continue;
+    const auto answer = segment.subspan(kPayload);
+    if (read(answer, kStatus) != uint64_t{0}) continue;
+
+    PrmFacts facts;
+    facts.object = PrmObject::qp;
+    facts.number = static_cast<uint32_t>(*read(segment, kIndex));
+    for (const std::span<const Row> rows : {std::span<const Row>(kQueryQp), std::span<const Row>(kRst2Init),
+                                            std::span<const Row>(kInit2Rtr), std::span<const Row>(kRtr2Rts)})
+      for (const Row& row : rows)
+        if (const auto value = read(answer, row.field)) row.store(facts, *value);
+    return facts;
+  }
 }
 
 }  // namespace sigma

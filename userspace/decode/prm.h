@@ -67,4 +67,10 @@ struct PrmFacts {
 std::optional<PrmFacts> decode_prm(std::span<const std::byte> command,
                                    std::span<const std::byte> answer);
 
+// What the device says of a queue pair: the answer of QUERY_QP, as it stands in a resource dump, that
+// is segments, each with its length and the object's number (segments PRM_QUERY_QP of
+// RDMA_NLDEV_ATTR_RES_RAW, which the kernel hands through; layout in mlx5_ifc.h,
+// resource_dump_resource_segment). The action is none. nullopt: none is whole and says success.
+std::optional<PrmFacts> decode_qp_dump(std::span<const std::byte> dump);
+
 }  // namespace sigma

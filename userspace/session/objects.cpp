@@ -21,6 +21,33 @@ std::string text(const char* chars, size_t capacity) {
   return {chars, strnlen(chars, capacity)};
 }
 
+// What a modify command said since, stays.
+template <typename T>
+void fill(std::optional<T>& field, T value) {
+  if (!field) field = value;
+}
+
+void apply_path(QueuePair& info, const sigma_qp_peer& peer) {
+  if (!info.peer.gid && (peer.peer_gid_high != 0 || peer.peer_gid_low != 0)) {
+    auto& gid = info.peer.gid.emplace();
+    for (size_t i = 0; i < 8; ++i) {
+      gid[i] = static_cast<uint8_t>(peer.peer_gid_high >> (56 - 8 * i));
+      gid[8 + i] = static_cast<uint8_t>(peer.peer_gid_low >> (56 - 8 * i));
+    }
+  }
+  if (peer.peer_lid != 0) fill(info.peer.lid, uint16_t{peer.peer_lid});
+  if (peer.path_mtu != 0) fill(info.path_mtu, uint32_t{peer.path_mtu});
+  if (peer.port != 0) fill(info.port, uint8_t{peer.port});
+  fill(info.sgid_index, uint8_t{peer.sgid_index});
+  fill(info.sl, uint8_t{peer.sl});
+  fill(info.traffic_class, uint8_t{peer.traffic_class});
+  fill(info.hop_limit, uint8_t{peer.hop_limit});
+  fill(info.timeout, uint8_t{peer.timeout});
+  fill(info.retry_cnt, uint8_t{peer.retry_cnt});
+  fill(info.rnr_retry, uint8_t{peer.rnr_retry});
+  fill(info.min_rnr_timer, uint8_t{peer.min_rnr_timer});
+}
+
 }  // namespace
 
 // ---- queue pairs --------------------------------------------------------------------------------
@@ -154,26 +181,24 @@ void Objects::on_qp_seen(const sigma_qp_seen& seen) {
   place(*qp, user);
 }
 
-constexpr uint32_t kUnknownPsn = ~0u;  // of a sigma_qp_peer: PSNs have 24 bits
-
-void Objects::apply_peer(Qp& qp, const QpPeer& peer) {
+void Objects::apply_peer(Qp& qp, const sigma_qp_peer& peer) {
   QueuePair& info = *qp.info;
   if (!info.peer_qp_num && peer.peer_qp_num != 0) info.peer_qp_num = peer.peer_qp_num;
-  if (!info.sq_psn && peer.sq_psn != kUnknownPsn) info.sq_psn = peer.sq_psn;
-  if (!info.rq_psn && peer.rq_psn != kUnknownPsn) info.rq_psn = peer.rq_psn;
+  if (!info.sq_psn && peer.sq_psn != SIGMA_UNKNOWN_PSN) info.sq_psn = peer.sq_psn;
+  if (!info.rq_psn && peer.rq_psn != SIGMA_UNKNOWN_PSN) info.rq_psn = peer.rq_psn;
   if (!info.state) info.state = static_cast<uint8_t>(peer.state);
   // The kernel numbers these as libibverbs does; its others are its own.
   if (!info.type && peer.qp_type >= IBV_QPT_RC && peer.qp_type <= IBV_QPT_UD)
     info.type = static_cast<uint8_t>(peer.qp_type);
+  if (peer.has_path) apply_path(info, peer);
 }
 
 void Objects::on_qp_peer(const sigma_qp_peer& record) {
   Device& device = device_named(text(record.device, sizeof(record.device)));
-  const QpPeer peer{record.peer_qp_num, record.sq_psn, record.rq_psn, record.state, record.qp_type};
   if (const auto it = device.qps.find(record.qp_num); it != device.qps.end()) {
-    if (it->second->info->older_than_attach) apply_peer(*it->second, peer);
+    if (it->second->info->older_than_attach) apply_peer(*it->second, record);
   } else if (device.peers.size() < kMaxPeersAhead) {
-    device.peers[record.qp_num] = peer;
+    device.peers[record.qp_num] = record;
   }
 }
 

@@ -83,15 +83,11 @@ struct Ah {
   std::shared_ptr<const Address> peer;
 };
 
-struct QpPeer {
-  uint32_t peer_qp_num, sq_psn, rq_psn, state, qp_type;
-};
-
 struct Device {
   std::string name;
   std::map<uint32_t, std::unique_ptr<Qp>> qps;   // live, by number
   std::unordered_map<uint32_t, uint32_t> lives;  // so far, by number; 24-bit numbers bound it
-  std::unordered_map<uint32_t, QpPeer> peers;    // netlink spoke before the queue pair was seen
+  std::unordered_map<uint32_t, sigma_qp_peer> peers;  // netlink spoke before the queue pair was seen
   NicClock clock;
 };
 
@@ -217,7 +213,7 @@ class Objects {
   void bind(Device& nameless, Device& to);
   void place(UserContext& user);
   void place(Qp& qp, UserContext& user);
-  void apply_peer(Qp& qp, const QpPeer& peer);
+  void apply_peer(Qp& qp, const sigma_qp_peer& peer);
   Qp& new_life(Device& device, uint32_t qp_num, uint32_t pid);
   Qp& older_life(Device& device, uint32_t qp_num, uint32_t pid, uint64_t context);
   void end_space(HandleSpace& space, uint64_t now_ns);   // its objects

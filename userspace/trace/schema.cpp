@@ -271,6 +271,20 @@ constexpr auto kQpPeer = std::to_array<Field>({
     FIELD(sigma_qp_peer, rq_psn),
     ENUM(sigma_qp_peer, state, kQpStates),
     ENUM(sigma_qp_peer, qp_type, kQpTypes),
+    FIELD(sigma_qp_peer, peer_gid_high, hex),
+    FIELD(sigma_qp_peer, peer_gid_low, hex),
+    FIELD(sigma_qp_peer, path_mtu),
+    FIELD(sigma_qp_peer, peer_lid),
+    FIELD(sigma_qp_peer, has_path),
+    FIELD(sigma_qp_peer, port),
+    FIELD(sigma_qp_peer, sgid_index),
+    FIELD(sigma_qp_peer, sl),
+    FIELD(sigma_qp_peer, traffic_class),
+    FIELD(sigma_qp_peer, hop_limit),
+    FIELD(sigma_qp_peer, timeout),
+    FIELD(sigma_qp_peer, retry_cnt),
+    FIELD(sigma_qp_peer, rnr_retry),
+    FIELD(sigma_qp_peer, min_rnr_timer),
 });
 
 constexpr auto kWindow = std::to_array<Field>({
