@@ -2,6 +2,7 @@
 #include "output/table.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace sigma {
 namespace {
