@@ -190,7 +190,11 @@ std::optional<SendPlace> place_by(const OwnerMemory& memory, const ObjectWindow&
     const auto place = place_by(memory, object, qp_num, layout);
     if (!place) continue;
     const uint64_t end = place->ring_addr + uint64_t{place->blocks} * kWqeBlockBytes;
-    candidates.push_back({layout, *place, place->blocks != 0 && object.has_word(end)});
+    const bool has_end = place->blocks != 0 && object.has_word(end);
+    // Memory cannot speak against the place of a queue that has not posted; so the structure has to
+    // name its end as well, as libmlx5's and UCX's do.
+    if (!has_end && place->blocks != 0 && doorbell_value(memory, place->doorbell_addr) == 0) continue;
+    candidates.push_back({layout, *place, has_end});
   }
   return only_place(candidates);
 }

@@ -309,7 +309,7 @@ def run_late(sigmatrace, run_options, command, trace_options=(), sends=None, kee
     meeting = StopAnywhere(sends) if sends else Rendezvous(directory)
     command = [word.replace("{ready}", getattr(meeting, "ready", "")).replace("{go}", getattr(meeting, "go", "")) for word in command]
     words = [os.path.join(EMULATOR, "connectx-run"), "--dir", run_directory, "--realtime", "--timeout", str(LIMIT_S),
-             "--pids", pids_path, *run_options, "--", *command]
+             "--pids", pids_path, *run_options, *connectx_tree.release_options(), "--", *command]
     programs = 2 if "--server" in run_options else 1
     launcher = tracer = trace = None
     pids = []
