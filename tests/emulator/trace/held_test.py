@@ -103,7 +103,7 @@ def linked_in_without_objects(arguments, folder):
     """Nothing to find the functions by: that is said, and counted, and nobody waits for a library that never comes."""
     with Held(folder, os.path.join(arguments.workloads, "held_linked_in"), children=0) as job:
         path = os.path.join(folder, "ops.csv")
-        launcher = subprocess.Popen(["sh", "-c", 'read -r go && exec "$0" mlx5_0 0', os.path.join(arguments.workloads, "held_linked_in")],
+        launcher = subprocess.Popen(["sh", "-c", 'read -r go && exec "$0" mlx5_0 0 told', os.path.join(arguments.workloads, "held_linked_in")],
                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                     env={**os.environ, **connectx_tree.workload_environment(job.directory)})
         try:
@@ -112,8 +112,10 @@ def linked_in_without_objects(arguments, folder):
                 tracer.says("^attached: ")
                 launcher.stdin.write("go\n")
                 launcher.stdin.flush()
+                tracer.says("libibverbs is linked into")  # it was looked at, and has made nothing yet
+                launcher.stdin.write("make them\n")
+                launcher.stdin.flush()
                 assert launcher.stdout.readline().startswith("ready")
-                tracer.says("libibverbs is linked into")
                 launcher.stdin.close()
                 assert launcher.wait(90) == 0, "the job failed"
                 assert tracer.status() == 0, tracer.text

@@ -2,9 +2,9 @@
 // A job to attach to once it runs: makes a connected pair and CHILDREN forked processes that have
 // copies of all of it and do nothing, and writes when it is told.
 //
-//     held DEVICE CHILDREN
+//     held DEVICE CHILDREN [told]
 //
-// Says "ready PID CHILD..." when all is made; posts N RDMA writes for each line "N", waits for
+// With "told" it makes nothing before it has got a line. Says "ready PID CHILD..." when all is made; posts N RDMA writes for each line "N", waits for
 // them, checks what arrived, and says "done N". Ends with its input, and its children with it. With
 // -DLINKED_IN it is linked with the static libraries of rdma-core: then it names its provider
 // itself.
@@ -40,7 +40,9 @@ static void write_and_wait(struct node* node, struct ibv_qp* qp, struct ibv_mr* 
 }
 
 int main(int argc, char** argv) {
-  require(argc == 3, "usage: held DEVICE CHILDREN");
+  require(argc == 3 || argc == 4, "usage: held DEVICE CHILDREN [told]");
+  char told[64];
+  require(argc == 3 || fgets(told, sizeof told, stdin), "nobody told");
   struct node node = open_node(argv[1], 64);
   uint64_t* memory = calloc(2, sizeof *memory);
   struct ibv_mr* mr = reg(&node, memory, 2 * sizeof *memory);
