@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """odd_places.py BUILD CASE: jobs whose libraries are not where the tracer's own are: another root, another
-mount namespace, an overlay, files that are deleted or replaced since they were mapped. Each is attached to by
+mount namespace, an overlay, files that are deleted or replaced since they were mapped, another C library. Each is attached to by
 its pid once it runs, and found by its name before it runs."""
 import contextlib
 import os
@@ -130,6 +130,31 @@ def case_replaced(folder):
         for path in copies:
             os.rename(shutil.copy(built("late_job_hidden.so"), path + ".new"), path)
         check_by_pid(folder, target)
+
+
+def case_musl(folder):
+    """A program and libraries on musl: another loader, heap and threads. By threads as well."""
+    program = shutil.copy(built("musl/late_job"), os.path.join(folder, job_name()))
+    libraries = [shutil.copy(built("musl/" + name), folder) for name in ("libibverbs.so.1", "late_job_provider.so")]
+
+    def start():
+        job = Job(program, *libraries)
+        with open(f"/proc/{job.pid}/maps", encoding="utf-8") as maps:
+            text = maps.read()
+        assert re.search(r"-musl[-/.]", text) and "libc.so.6" not in text, text
+        return job
+    check(folder, start)
+    with start() as target:
+        target.load()
+        with Tracer(folder, "--pid", str(target.pid)) as tracer:
+            tracer.says("^attached: 1 process")
+            target.threads(4, 100)
+            child = target.fork(0)
+            assert tracer.interrupt() == 0, tracer.text
+        output = Output(tracer.path)
+        assert sorted(output.ids(target.pid)) == list(range(1, 401)) and not output.ids(child), tracer.text
+        assert len({row["tid"] for row in output.rows}) == 4
+        target.end()
 
 
 if __name__ == "__main__":
