@@ -8,7 +8,7 @@ import os
 import tempfile
 
 import rig
-from rig import Held, Process, expect, is_cm_listening, is_listening, program, wait_for
+from rig import ROCE, Fabric, Held, Process, expect, is_cm_listening, is_listening, program, wait_for
 from table import PERFTEST_PORT, Row
 
 UCX = {"UCX_IB_GID_INDEX": "1", "UCX_UD_VERBS_ETH_DGID_CHECK": "n",
@@ -81,47 +81,48 @@ def on_port(port: int):
     return lambda pid: is_listening(port)
 
 
-def launch_perftest(row: Row, env: dict) -> Pair:
+def launch_perftest(row: Row, env: dict, fabric: Fabric) -> Pair:
     # -F: the guest's CPU frequency is nobody's concern
     common = [row.program, "-F", *row.options]
     if "-R" in row.options:
-        return Pair([*common, "-d", "rxe1"], [*common, "-d", "rxe0", "10.77.0.2"],
-                    is_cm_listening, env)
-    return Pair([*common, "-x", "1", "-d", "rxe1"], [*common, "-x", "1", "-d", "rxe0", "127.0.0.1"],
+        return Pair([*common, "-d", fabric.server],
+                    [*common, "-d", fabric.client, fabric.server_address], is_cm_listening, env)
+    return Pair([*common, "-x", "1", "-d", fabric.server],
+                [*common, "-x", "1", "-d", fabric.client, "127.0.0.1"],
                 on_port(PERFTEST_PORT), env)
 
 
-def launch_pingpong(row: Row, env: dict) -> Pair:
+def launch_pingpong(row: Row, env: dict, fabric: Fabric) -> Pair:
     common = [row.program, "-g", "1", *row.options]
-    return Pair([*common, "-d", "rxe1"], [*common, "-d", "rxe0", "127.0.0.1"],
+    return Pair([*common, "-d", fabric.server], [*common, "-d", fabric.client, "127.0.0.1"],
                 on_port(PINGPONG_PORT), env)
 
 
-def launch_rping(row: Row, env: dict) -> Pair:
-    return Pair(["rping", "-s", "-a", "10.77.0.2", *row.options],
-                ["rping", "-c", "-a", "10.77.0.2", *row.options], is_cm_listening, env)
+def launch_rping(row: Row, env: dict, fabric: Fabric) -> Pair:
+    return Pair(["rping", "-s", "-a", fabric.server_address, *row.options],
+                ["rping", "-c", "-a", fabric.server_address, *row.options], is_cm_listening, env)
 
 
-def launch_verbs_job(row: Row, env: dict) -> Pair:
+def launch_verbs_job(row: Row, env: dict, fabric: Fabric) -> Pair:
     job = program("verbs_job")
-    return Pair([job, "device=rxe1", *row.options], [job, "device=rxe0", *row.options, "127.0.0.1"],
-                on_port(VERBS_PORT), env)
+    return Pair([job, f"device={fabric.server}", *row.options],
+                [job, f"device={fabric.client}", *row.options, "127.0.0.1"], on_port(VERBS_PORT), env)
 
 
-def launch_ucx(row: Row, env: dict) -> Pair:
+def launch_ucx(row: Row, env: dict, fabric: Fabric) -> Pair:
     def side(device: str, *more: str):
         # a UCT test is told its device and transport, a UCP test by the environment
         uct = [] if row.options[1].startswith(("ucp_", "tag_")) else ["-d", device, "-x", "rc_verbs"]
         return (["ucx_perftest", *more, *row.options, *uct],
                 {**UCX, "UCX_NET_DEVICES": device, **env})
-    server, server_env = side("rxe1:1")
-    client, client_env = side("rxe0:1", "127.0.0.1")
+    server, server_env = side(f"{fabric.server}:1")
+    client, client_env = side(f"{fabric.client}:1", "127.0.0.1")
     return Pair(server, client, on_port(UCX_PORT), server_env, client_env)
 
 
-def launch_mpi(row: Row, env: dict) -> Ranks:
+def launch_mpi(row: Row, env: dict, fabric: Fabric) -> Ranks:
     return Ranks([program("mpi_ring"), *row.options],
-                 {**UCX, "UCX_NET_DEVICES": "rxe0:1", **env})
+                 {**UCX, "UCX_NET_DEVICES": f"{fabric.client}:1", **env})
 
 
 LAUNCHERS = {
@@ -134,5 +135,5 @@ LAUNCHERS = {
 }
 
 
-def launch(row: Row, env=None):
-    return LAUNCHERS[row.program](row, env or {})
+def launch(row: Row, env=None, fabric=ROCE):
+    return LAUNCHERS[row.program](row, env or {}, fabric)

@@ -11,12 +11,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 
 BUILD = os.environ.get("SIGMA_BUILD", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../build"))
 SIGMATRACE = os.path.join(BUILD, "bin", "sigmatrace")
 PROGRAMS = os.path.join(BUILD, "tests", "vm")
 WAIT_S = 240              # the guest is emulated and its host may be loaded
 GIDS = {"rxe0": "::ffff:10.77.0.1", "rxe1": "::ffff:10.77.0.2"}
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Two devices that reach each other. `names_peers`: the kernel and the provider tell which
+    queue pair is connected to which (iWARP has a TCP connection instead)."""
+    client: str
+    server: str
+    server_address: str
+    names_peers: bool = True
+
+
+ROCE = Fabric("rxe0", "rxe1", "10.77.0.2")
 
 
 class Failure(Exception):

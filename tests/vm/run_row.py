@@ -17,13 +17,13 @@ from collections import Counter
 import check
 from launch import launch
 from oracle import Oracle
-from rig import Failure, Tracer, run_test
+from rig import ROCE, Failure, Fabric, Tracer, run_test
 from table import ROWS, Row
 
 SIDES = {"client": "server", "server": "client"}
 
 
-def findings_of(trace: check.Trace, row: Row, started, oracle) -> list:
+def findings_of(trace: check.Trace, row: Row, started, oracle, fabric: Fabric) -> list:
     """What the row's own processes show that the table does not say."""
     found = []
     for side, other in SIDES.items():
@@ -44,7 +44,8 @@ def findings_of(trace: check.Trace, row: Row, started, oracle) -> list:
             mine += check.shown("inline is not yes", [r for r in rows if r["inline"] != "yes"])
         mine += check.check_remote_memory(trace, rows, peer)
         mine += check.check_local_memory(trace, rows, pid)
-        mine += check.check_peers(trace, rows, pid, peer)
+        mine += check.check_peers(trace, rows, pid, peer) if fabric.names_peers else \
+            check.check_no_peers(rows)
         if "-R" not in row.options:  # librdmacm connects several in an order of its own
             mine += check.check_printed_peers(rows, started.stdout(side))
         found += [f"{side} (pid {pid}): {finding}" for finding in mine]
@@ -63,11 +64,11 @@ def go(started) -> list:
         return [str(failure)]
 
 
-def run(rows: list, with_oracle: bool) -> None:
+def run(rows: list, with_oracle: bool, fabric: Fabric = ROCE) -> None:
     """All rows under one tracer, one after another: an attach costs far more than a row."""
     oracle = Oracle() if with_oracle else None
     csv = os.path.join(tempfile.mkdtemp(prefix="rows."), "ops.csv")
-    started = [launch(row, oracle.env if oracle else {}) for row in rows]
+    started = [launch(row, oracle.env if oracle else {}, fabric) for row in rows]
     pids = [pid for each in started for pid in each.pids.values()]
     tracer = Tracer(pids, csv)
     failures = [go(each) for each in started]
@@ -75,13 +76,13 @@ def run(rows: list, with_oracle: bool) -> None:
 
     trace, failed = check.Trace(csv), []
     for row, each, found in zip(rows, started, failures):
-        found = found or findings_of(trace, row, each, oracle)
+        found = found or findings_of(trace, row, each, oracle, fabric)
         print(f"{'FAIL' if found else 'ok  '} {row.name}")
         if found:
             failed.append(f"row {row.name} ({row.program} {' '.join(row.options)}):\n  " +
                           "\n  ".join(found))
     strangers = [r for r in trace.rows if int(r["pid"]) not in pids]
-    found = check.shown("of a process that is not traced", strangers) + check.check_coverage(trace)
+    found = check.shown("of a process that is not traced", strangers) + check.check_coverage(trace, fabric.names_peers)
     if found:
         failed.append("the trace as a whole:\n  " + "\n  ".join(found))
     if failed:
