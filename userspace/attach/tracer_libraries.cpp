@@ -42,6 +42,14 @@ bool can_read(pid_t pid, const std::vector<Mapping>& maps) {
   return true;
 }
 
+// A process that ends has lost its memory for a while before it is seen to have ended.
+bool still_maps(pid_t pid, const Mapping& mapping) {
+  const auto maps = read_maps(pid);
+  if (!maps.ok()) return false;
+  const Mapping* now = find_mapping(*maps, mapping.start);
+  return now != nullptr && now->inode == mapping.inode && now->device == mapping.device;
+}
+
 }  // namespace
 
 // Probes limited to a process cost the others nothing; shared ones serve children to come, and are few
@@ -88,7 +96,7 @@ void Tracer::look_at_libraries(Target& target) {
     if (!mapping.executable || mapping.inode == 0 || !seen.emplace(mapping.device, mapping.inode).second) continue;
     auto path = reachable_path(target.pid, mapping);
     if (!path.ok()) {
-      if (is_named_as_verbs(mapping.path) && !has_exited(target) &&
+      if (is_named_as_verbs(mapping.path) && still_maps(target.pid, mapping) && !has_exited(target) &&
           state(fmt::format("{} ({})", path.error().what, path.error().hint)))
         ++counters_.libraries_unresolved;
       continue;
