@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // A session with a sink that keeps what it is given, and makers of records with sensible defaults.
-// Time is a counter: each record comes one tick after the one before, unless a test sets it.
+// Time is a counter: each record comes one tick after the one before, unless a test sets it. At the end
+// the same records go through a session that matches by several threads (session_twin.h).
 #pragma once
 
 #include <arpa/inet.h>
@@ -13,6 +14,7 @@
 
 #include "decode_uverbs_record.h"
 #include "session/session.h"
+#include "session_twin.h"
 
 struct KeptOperation : sigma::Operation {
   std::string comm_text;
@@ -23,9 +25,11 @@ class Rig : public sigma::OperationSink {
   static constexpr uint32_t kPid = 100;
   static constexpr uint64_t kContext = 0x1000;
 
-  explicit Rig(sigma::SessionOptions options = {}) : session(*this, with_defaults(options)) {}
+  explicit Rig(sigma::SessionOptions options = {})
+      : options_(with_defaults(options)), session(*this, options_) {}
 
   void on_operation(const sigma::Operation& operation) override {
+    said_.push_back(said(operation));
     KeptOperation kept{operation, std::string(operation.comm)};
     kept.comm = {};
     operations.push_back(std::move(kept));
@@ -38,14 +42,18 @@ class Rig : public sigma::OperationSink {
     record.h.pid = pid;
     record.h.tid = tid != 0 ? tid : pid;
     record.h.time_ns = ++now;
-    session.on_record(std::as_bytes(std::span(&record, 1)));
+    deliver(std::as_bytes(std::span(&record, 1)));
+  }
+  void deliver(std::span<const std::byte> record) {
+    if (!finished_) records_.emplace_back(record.begin(), record.end());
+    session.on_record(record);
   }
   void uverbs(UverbsRecord record, uint32_t pid = kPid, uint64_t context = kContext) {
-    session.on_record(record.from(++now, pid, context).bytes());
+    deliver(record.from(++now, pid, context).bytes());
   }
   // As the kernel's hook sees it: a file, and the device's node.
   void uverbs_kernel(UverbsRecord record, uint32_t pid, uint64_t file, uint32_t rdev) {
-    session.on_record(record.from(++now, pid, file, rdev).bytes());
+    deliver(record.from(++now, pid, file, rdev).bytes());
   }
 
   // ---- control plane
@@ -209,12 +217,24 @@ class Rig : public sigma::OperationSink {
 
   sigma::Counters& finish() {
     session.finish(++now);
+    finished_ = true;
+    // Limits of all queues together are shared out among the threads.
+    if (options_.limits.pending == sigma::SessionLimits().pending)
+      for (const uint32_t shards : {2u, 5u}) check_twin(shards, options_, records_, session, said_);
     return session.counters();
   }
 
   uint64_t now = 1000;
   std::vector<KeptOperation> operations;
   std::map<uint32_t, std::string> nodes;  // rdev to device
+
+ private:
+  sigma::SessionOptions options_;
+  Twin::Records records_;
+  bool finished_ = false;
+  std::vector<SaidOperation> said_;
+
+ public:
   sigma::Session session;
 
  private:

@@ -21,22 +21,15 @@ bool BarrierFinder::is_signal(Opcode opcode, std::optional<uint64_t> bytes,
   }
 }
 
-void BarrierFinder::on_signal(uint32_t node, uint32_t pid, size_t row, uint64_t post_ns) {
-  if (row >= rows_.size()) rows_.resize(std::max(row + 1, 2 * rows_.size()));
-  RowState& state = rows_[row];
-  if (!state.process) {
-    if (row_count_ == kMaxQueuePairs) {
-      beyond_ = true;
-      return;
-    }
-    ++row_count_;
-    state.process = &processes_[{node, pid}];
-    ++state.process->rows;
+void BarrierFinder::on_signal(uint32_t node, uint32_t pid, uint64_t n, uint64_t post_ns) {
+  if (last_ == nullptr || last_id_ != Id{node, pid}) {
+    last_id_ = {node, pid};
+    last_ = &processes_[last_id_];
   }
-  const uint64_t n = state.signals++;
-  auto& rounds = state.process->rounds;
+  if (n == 0) ++last_->rows;
+  auto& rounds = last_->rounds;
   if (n >= rounds.size()) {
-    if (round_count_ >= kMaxRounds) {
+    if (n > rounds.size() || round_count_ >= kMaxRounds) {
       beyond_ = true;
       return;
     }

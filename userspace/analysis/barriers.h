@@ -50,21 +50,17 @@ class BarrierFinder {
   static constexpr uint64_t kMaxBytes = 64;
   static constexpr uint64_t kMinEpochs = 4;
   static constexpr size_t kMaxRounds = 1 << 20;  // of all processes together
-  static constexpr size_t kMaxQueuePairs = 1 << 14;
 
   // Small, and not unsignalled: a candidate.
   static bool is_signal(Opcode opcode, std::optional<uint64_t> bytes, std::optional<bool> signaled);
-  // `row` is of that process in every call.
-  void on_signal(uint32_t node, uint32_t pid, size_t row, uint64_t post_ns);
+  // The n-th signal, from 0, of one of the process's rows.
+  void on_signal(uint32_t node, uint32_t pid, uint64_t n, uint64_t post_ns);
 
   Barriers find() const;
 
   // Processes that signal.
   using Id = std::pair<uint32_t, uint32_t>;  // node, pid
   std::vector<Id> processes() const;
-  bool signals_through(size_t row) const {
-    return row < rows_.size() && rows_[row].process != nullptr;
-  }
 
  private:
   struct Round {
@@ -73,16 +69,13 @@ class BarrierFinder {
   };
   struct Process {
     std::vector<Round> rounds;
-    uint32_t rows = 0;
-  };
-  struct RowState {
-    Process* process = nullptr;
-    uint64_t signals = 0;
+    uint32_t rows = 0;  // that signal
   };
 
   std::map<Id, Process> processes_;
-  std::vector<RowState> rows_;
-  size_t row_count_ = 0, round_count_ = 0;
+  Id last_id_;
+  Process* last_ = nullptr;
+  size_t round_count_ = 0;
   bool beyond_ = false;
 };
 

@@ -5,28 +5,27 @@
 
 namespace sigma {
 
-void Incast::on_operation(size_t row, size_t sender, size_t receiver, uint64_t post_ns,
-                          uint64_t complete_ns) {
-  if (row >= lanes_.size()) lanes_.resize(std::max(row + 1, 2 * lanes_.size()));
-  Lane& lane = lanes_[row];
-  if (lane.known && post_ns <= lane.until_ns) {
-    lane.post_ns = std::max(lane.post_ns, post_ns);
-    lane.until_ns = std::max(lane.until_ns, complete_ns);
-    return;
-  }
-  if (!lane.known) {
+void Incast::on_span(size_t number, size_t sender, size_t receiver, const Lane::Span& span) {
+  if (number >= rows_.size()) rows_.resize(std::max(number + 1, 2 * rows_.size()));
+  Row& row = rows_[number];
+  if (!row.known) {
     Receiver& to = receivers_[receiver];
     const auto [known, is_new] = to.senders.try_emplace(sender, to.senders.size());
     if (is_new) to.busy_rows.push_back(0);
-    to.lanes.push_back(row);
-    lane = {receiver, known->second, post_ns, complete_ns, true};
-    return add(receiver, {post_ns, false, lane.sender});
+    to.rows.push_back(number);
+    row = {receiver, known->second, span.post_ns, true};
+    return add(receiver, {span.post_ns, false, row.sender});
   }
-  const Change end{lane.until_ns, true, lane.sender};
-  lane.post_ns = post_ns;
-  lane.until_ns = complete_ns;
-  add(receiver, end);
-  add(receiver, {post_ns, false, lane.sender});
+  row.post_ns = std::max(row.post_ns, span.post_ns);
+  if (span.ended_ns == 0) return;
+  add(receiver, {span.ended_ns, true, row.sender});
+  add(receiver, {span.post_ns, false, row.sender});
+}
+
+void Incast::on_last(size_t number, uint64_t until_ns) {
+  if (number >= rows_.size() || !rows_[number].known) return;
+  receivers_[rows_[number].receiver].changes.push({until_ns, true, rows_[number].sender});
+  ++waiting_;
 }
 
 void Incast::add(size_t receiver, const Change& change) {
@@ -35,7 +34,7 @@ void Incast::add(size_t receiver, const Change& change) {
   ++waiting_;
   if (to.changes.size() < to.limit && waiting_ < kMaxChanges) return;
   uint64_t known_ns = UINT64_MAX;
-  for (const size_t row : to.lanes) known_ns = std::min(known_ns, lanes_[row].post_ns);
+  for (const size_t row : to.rows) known_ns = std::min(known_ns, rows_[row].post_ns);
   count_through(receiver, known_ns, 0);
   if (waiting_ >= kMaxChanges) count_through(receiver, UINT64_MAX, to.changes.size() / 2);
   to.limit = std::max<size_t>(1024, 2 * to.changes.size());
@@ -66,16 +65,11 @@ void Incast::count_through(size_t number, uint64_t until_ns, size_t keep) {
 }
 
 void Incast::finish_trace() {
-  for (Lane& lane : lanes_)
-    if (lane.known) {
-      receivers_[lane.receiver].changes.push({lane.until_ns, true, lane.sender});
-      ++waiting_;
-    }
   for (auto& [number, receiver] : receivers_) {
     count_through(number, UINT64_MAX, 0);
     totals_[number].senders += receiver.senders.size();
   }
-  lanes_.clear();
+  rows_.clear();
   receivers_.clear();
   waiting_ = 0;
 }

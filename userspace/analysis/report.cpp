@@ -361,7 +361,7 @@ bool signals_reach_all(const Rows& rows, const Names& names) {
       const std::string peer = names.peer(*row);
       if (peer.empty()) continue;
       all.insert(peer);
-      if (rows.barriers().signals_through(row->number)) signalled.insert(peer);
+      if (row->signals() > 0) signalled.insert(peer);
     }
     if (signalled != all) return false;
   }
@@ -433,7 +433,7 @@ void add_pending(Report& report, const Rows& rows, const Names& names,
                  const ReportContext& context) {
   const Report::Pending* oldest = nullptr;
   for (const PendingOperation& operation : rows.pending()) {
-    const Row& row = *rows.rows()[operation.row];
+    const Row& row = *operation.row;
     Report::Pending pending{operation, names.queue_pair(row), names.peer(row), std::nullopt};
     if (operation.time_ns && context.end_ns > *operation.time_ns)
       pending.age_ns = context.end_ns - *operation.time_ns;
@@ -481,11 +481,12 @@ void add_receivers(Report& report, const Rows& rows, const Names& names) {
   for (const auto& row : rows.rows())
     if (row->receiver()) row_of_receiver.try_emplace(*row->receiver(), row.get());
   std::vector<double> means;
-  for (const auto& [number, incast] : rows.incast().receivers()) {
-    if (incast.most == 0) continue;
-    report.receivers.push_back({names.peer_node(*row_of_receiver.at(number)), incast});
-    means.push_back(incast.mean());
-  }
+  for (const auto& [number, incast] : rows.incast().receivers())
+    if (incast.most != 0) report.receivers.push_back({names.peer_node(*row_of_receiver.at(number)), incast});
+  // Their numbers are a matter of who came first.
+  std::stable_sort(report.receivers.begin(), report.receivers.end(),
+                   [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (const Report::Receiver& receiver : report.receivers) means.push_back(receiver.incast.mean());
   const auto outliers = find_outliers(means, Direction::high, {.factor = 2, .min_difference = 2});
   for (const Outlier& outlier : outliers) {
     const Report::Receiver& receiver = report.receivers[outlier.index];

@@ -2,35 +2,36 @@
 // Rows: operations, sorted into queue pairs and peers as they come; the one pass that all of report
 // is made from. Times become UTC here, so that traces of several machines go together.
 //
-//   Rows rows({}, threads);
+//   Rows rows;
 //   rows.begin_trace("node1", clock);
 //   Replay replay(reader, rows); replay.run();
 //   rows.end_trace();
 //   Report report = make_report(rows, ...);       // report.h
 //
-// The thread that calls finds an operation's row and makes a sample of it, a plain value; with more
-// than one thread others count the samples: each row belongs to one of them, and what relates rows
-// (barriers, incast) to another, so the order that counts is that of the calls, and the result the
-// same for any number.
+// With several threads each sink of sinks() gets the operations of some of the queue pairs, by a thread of
+// its own (session.h), and counts them: a row is of one of them. What relates rows (barriers, incast) is
+// set aside, and put into the order of the records by relate(), round by round. Rows have an order of
+// their own in the end. So the result is the same for any number of threads.
 //
-// Memory: a row for each queue pair and peer (beyond Limits, one for all further), in it a cell for
-// each opcode and size class that occurs.
+// Memory: a row for each queue pair and peer (beyond Limits, one for all further; which these are is
+// then a matter of who came first), in it a cell for each opcode and size class that occurs.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 #include <tuple>
-#include <unordered_map>
 #include <vector>
 
 #include "analysis/barriers.h"
 #include "analysis/incast.h"
 #include "analysis/tally.h"
 #include "base/clock.h"
-#include "base/stage.h"
 #include "session/operation.h"
 
 namespace sigma {
@@ -71,12 +72,22 @@ struct Row {
   Tally sent() const;
   // Number of its peer's address in Rows::incast(), where that is known.
   std::optional<uint32_t> receiver() const { return receiver_; }
+  // Signals as BarrierFinder means them.
+  uint64_t signals() const { return signals_; }
 
  private:
   friend class Rows;
+  friend class RowShard;
+  // By what rows are told apart; their order.
+  using Key =
+      std::tuple<uint32_t, std::string, uint32_t, uint32_t, uint32_t, uint32_t, std::string>;
+  Key key_;
+  bool is_beyond_ = false;            // the one for all beyond the limit
   bool own_peer_ = false;             // differs from that of the queue pair: UD
   std::optional<uint32_t> receiver_;  // number of the peer's address
   uint32_t sender_ = 0;               // number of the process
+  uint64_t operations_ = 0, signals_ = 0;
+  Lane lane_;
   // Completion times of the send queue's newest operations: those still later than a post are
   // outstanding with it. A ring, a power of two, grown to the depth that occurs.
   std::vector<uint64_t> outstanding_;
@@ -86,13 +97,24 @@ struct Row {
 };
 
 struct PendingOperation {
-  size_t row = 0;
+  const Row* row = nullptr;
   std::optional<uint64_t> time_ns;
   Opcode opcode = Opcode::unknown;
   Queue queue = Queue::send;
   std::optional<uint64_t> bytes, wr_id;
-  uint64_t number = 0;  // in order of the calls
+  uint64_t number = 0;  // of the row's operations
 };
+
+// What relates rows, in the order of the records.
+struct Relation {
+  uint64_t record = 0;
+  const Row* row = nullptr;
+  bool is_signal = false;  // the n-th of its row; else a span
+  uint64_t n = 0, post_ns = 0;
+  Lane::Span span;
+};
+
+class RowShard;
 
 class Rows final : public OperationSink {
  public:
@@ -106,10 +128,14 @@ class Rows final : public OperationSink {
   ~Rows() override;
 
   void begin_trace(const std::string& node, const UtcClock& clock);
+  // Of a trace that one thread gives: all of it. Else each sink gets what is its own, and relate() is
+  // SessionOptions::on_round.
   void on_operation(const Operation& operation) override;
+  std::span<OperationSink* const> sinks() const { return sinks_; }
+  void relate();
   void end_trace();
 
-  // After end_trace().
+  // After end_trace(). In order of node, device, number.
   const std::vector<std::unique_ptr<Row>>& rows() const { return rows_; }
   const std::vector<std::string>& nodes() const { return nodes_; }
   const BarrierFinder& barriers() const { return barriers_; }
@@ -118,43 +144,32 @@ class Rows final : public OperationSink {
   std::vector<PendingOperation> pending() const;
 
  private:
-  struct Sample;
-  struct Shard;
-  using Key =
-      std::tuple<uint32_t, std::string, uint32_t, uint32_t, uint32_t, uint32_t, std::string>;
-  // What a row is looked up by: the description, and the peer where it is the operation's own.
-  struct Ends {
-    const QueuePair* qp = nullptr;
-    std::optional<uint32_t> peer_qp_num;
-    Address peer;
-    bool operator==(const Ends& other) const;
-  };
-  struct HashOfEnds {
-    size_t operator()(const Ends& ends) const;
-  };
+  friend class RowShard;
+  using Key = Row::Key;
 
-  Row& row_of(const Operation& operation);
+  // By any thread: what is not known yet.
   Row& make_row(const Operation& operation, bool own_peer);
-  void relate(const Sample& sample);
+  uint32_t receiver_of(const std::string& address);
+  void relate(const Relation& relation);
+  static bool before(const std::unique_ptr<Row>& a, const std::unique_ptr<Row>& b);
 
   Limits limits_;
   UtcClock clock_{ClockPair{}};
   std::vector<std::string> nodes_;
   uint32_t node_ = 0;
-  uint64_t operations_ = 0;
+  size_t first_of_trace_ = 0;  // in rows_
+  std::mutex mutex_;           // of what follows, while operations come
   std::vector<std::unique_ptr<Row>> rows_;
   std::map<Key, Row*> by_key_;
-  std::unordered_map<Ends, Row*, HashOfEnds> by_ends_;
-  std::vector<std::shared_ptr<const QueuePair>> kept_;  // so that an address stays its own
-  Ends last_;  // as the last operation named them
-  Row* last_row_ = nullptr;
   Row* beyond_ = nullptr;
+  std::mutex beyond_mutex_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> senders_;  // node, pid
   std::map<std::string, uint32_t> receivers_;                  // by address_text
+
   BarrierFinder barriers_;
   Incast incast_;
-  std::vector<std::unique_ptr<Shard>> shards_;
-  std::unique_ptr<Stage<Sample>> relations_;  // null: by the caller, or by the only shard's
+  std::vector<std::unique_ptr<RowShard>> shards_;
+  std::vector<OperationSink*> sinks_;
 };
 
 }  // namespace sigma

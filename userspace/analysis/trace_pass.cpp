@@ -21,9 +21,9 @@ std::optional<uint32_t> rank_in(const Replay::Facts& facts) {
                                                                   : std::nullopt;
 }
 
-// Beside the thread that matches and those that count (Rows).
+// Beside the caller's thread and those that match and count (Rows).
 unsigned decoders_of(unsigned threads) {
-  return threads > 1 ? std::max(1u, threads / 2) : 0;
+  return threads > 1 ? std::max(1u, threads / 4) : 0;
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ Status add_trace(const std::string& path, unsigned threads, Rows& rows, ReportCo
   const UtcClock clock(reader->meta().info.start_clock);
   const auto node = static_cast<uint32_t>(rows.nodes().size());
   rows.begin_trace(reader->meta().info.node.node, clock);
-  Replay replay(*reader, rows);
+  Replay replay(*reader, rows.sinks(), [&rows] { rows.relate(); });
   PortCounterTotals counters;
   replay.set_on_counter([&](const NoteCounter& sample) {
     counters.add(node, text_of(sample.device), sample.port, text_of(sample.counter),

@@ -6,8 +6,8 @@
 //   for (path : traces) SIGMA_CHECK(add_trace(path, threads, rows, context));
 //   Report report = make_report(rows, context);
 //
-// With several threads packets are decoded ahead, the calling thread matches posts and completions,
-// and others count (rows.h): the result is the same for any number.
+// With several threads packets are decoded ahead, the calling thread goes through the records, and others
+// match posts and completions and count (session.h, rows.h): the result is the same for any number.
 #pragma once
 
 #include <string>

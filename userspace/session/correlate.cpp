@@ -26,47 +26,9 @@ bool connected(const QueuePair& info) {
 
 }  // namespace
 
-// ---- routes -------------------------------------------------------------------------------------
-
-bool Correlator::ignored(uint32_t pid) {
-  if (paused_all_) return true;
-  return any_paused_ && objects_.process(pid).paused;
-}
-
-Qp* Correlator::route(uint32_t pid, uint64_t context, uint32_t qp_num) {
-  const uint64_t hash = mix64(context ^ (uint64_t{pid} << 32 | qp_num));
-  Route& route = routes_[hash % routes_.size()];
-  if (route.generation == objects_.generation() && route.context == context && route.pid == pid &&
-      route.qp_num == qp_num)
-    return route.qp;
-  return nullptr;
-}
-
-Qp& Correlator::qp_of_post(const sigma_header& h, uint64_t context, uint32_t qp_num,
-                           uint64_t queue_ptr) {
-  if (Qp* qp = route(h.pid, context, qp_num)) return *qp;
-  UserContext& user = objects_.user_context(h.pid, context);
-  Qp* qp = objects_.find_qp(user, qp_num, queue_ptr);
-  if (qp == nullptr) qp = &objects_.older_qp(user, qp_num, h.time_ns);
-  if (qp->info->qp_ptr == 0) qp->info->qp_ptr = queue_ptr;
-  const uint64_t hash = mix64(context ^ (uint64_t{h.pid} << 32 | qp_num));
-  routes_[hash % routes_.size()] = {objects_.generation(), context, h.pid, qp_num, qp};
-  return *qp;
-}
-
-Srq& Correlator::srq_of_post(const sigma_header& h, uint64_t context, uint64_t queue_ptr) {
-  if (Srq* srq = objects_.find_srq(h.pid, queue_ptr)) return *srq;
-  return objects_.older_srq(objects_.user_context(h.pid, context), queue_ptr);
-}
-
 // ---- completions --------------------------------------------------------------------------------
 
-void Correlator::on_completion(const sigma_completion& wc) {
-  if (ignored(wc.h.pid)) return;
-  if (objects_.is_observed_cq(wc.h.pid, wc.cq_ptr)) {
-    ++counters_.polls_known;
-    return;
-  }
+void Correlator::count(const sigma_completion& wc) {
   if (wc.status == IBV_WC_WR_FLUSH_ERR)
     ++counters_.errors_flushed;
   else if (wc.status != IBV_WC_SUCCESS)
@@ -78,9 +40,10 @@ void Correlator::on_completion(const sigma_completion& wc) {
                              ? uint16_t{0xffff}
                              : uint16_t{SIGMA_WC_NO_QP_NUM | SIGMA_WC_NO_VENDOR_ERR};
   if (wc.unknown & meant) ++counters_.completions_fields_unknown;
-  if (wc.unknown & SIGMA_WC_NO_QP_NUM) return complete_by_queue(wc);
+}
 
-  Qp* qp = qp_of_completion(wc);
+void Correlator::on_completion(Qp* qp, const sigma_completion& wc) {
+  count(wc);
   if (qp == nullptr) {
     ++counters_.completions_unmatched;
     return complete_unseen(nullptr, wc);
@@ -100,47 +63,19 @@ void Correlator::on_completion(const sigma_completion& wc) {
   }
 }
 
-// nullptr: a straggler of a queue pair that has ended.
-Qp* Correlator::qp_of_completion(const sigma_completion& wc) {
-  if (Qp* qp = route(wc.h.pid, wc.context, wc.qp_num)) return qp;
-  UserContext& user = objects_.user_context(wc.h.pid, wc.context);
-  Qp* qp = objects_.find_qp_of_completion(user, wc.qp_num, wc.cq_ptr);
+void Correlator::on_completion_of(Qp* qp, Queue side, bool several, const sigma_completion& wc) {
+  count(wc);
   if (qp == nullptr) {
-    if (objects_.had_life(user, wc.qp_num)) return nullptr;
-    // One that nobody posted to since the attach.
-    qp = &objects_.older_qp(user, wc.qp_num, wc.h.time_ns);
-  }
-  const uint64_t hash = mix64(wc.context ^ (uint64_t{wc.h.pid} << 32 | wc.qp_num));
-  routes_[hash % routes_.size()] = {objects_.generation(), wc.context, wc.h.pid, wc.qp_num, qp};
-  return qp;
-}
-
-// Neither the queue pair nor the side is told: it can only be of a queue that completes in this CQ
-// and has such a request. Of several such queues none is chosen.
-void Correlator::complete_by_queue(const sigma_completion& wc) {
-  const auto queues = objects_.queues_of_cq(wc.h.pid, wc.cq_ptr);
-  const Objects::QueueRef* found = nullptr;
-  for (const Objects::QueueRef& queue : queues) {
-    const WorkQueue& side = queue.side == Queue::send ? queue.qp->send : queue.qp->recv;
-    if (queues.size() > 1 && !side.contains(wc.wr_id)) continue;
-    if (found != nullptr) {
-      ++counters_.completions_unmatched;
-      return complete_unseen(nullptr, wc);
-    }
-    found = &queue;
-  }
-  if (found == nullptr) {
     ++counters_.completions_unmatched;
     return complete_unseen(nullptr, wc);
   }
-  Qp& qp = *found->qp;
-  qp.has_operations = true;
-  completed_ = times_.of(*qp.device, wc);
-  WorkQueue& queue = found->side == Queue::send ? qp.send : qp.recv;
+  qp->has_operations = true;
+  completed_ = times_.of(*qp->device, wc);
+  WorkQueue& queue = side == Queue::send ? qp->send : qp->recv;
   WorkQueue::Match match =
       wc.status == IBV_WC_SUCCESS ? queue.match_success(wc.wr_id) : queue.match_error(wc.wr_id);
-  match.ambiguous |= queues.size() > 1;
-  complete_queued(qp, found->side, match, wc);
+  match.ambiguous |= several;
+  complete_queued(*qp, side, match, wc);
 }
 
 // A success of this queue pair whose opcode is not told: the CQ says the side, or the wr_id does.
@@ -262,6 +197,8 @@ void Correlator::close(Qp& qp) {
 }
 
 void Correlator::end_life(Qp& qp) {
+  for (Batch& batch : batches_)
+    if (batch.active && batch.qp == &qp) drop(batch, &Counters::staged_unresolved);
   close(qp);
   if (qp.has_operations && connected(*qp.info) && !qp.info->peer_qp_num)
     ++counters_.qps_peer_unknown;
@@ -276,33 +213,16 @@ void Correlator::close(Srq& srq) {
   }
 }
 
-void Correlator::on_window(const sigma_window& window) {
-  const uint32_t pid = window.h.pid;
-  const bool pause = window.kind == SIGMA_WINDOW_PAUSE;
-  if (!pause && window.kind != SIGMA_WINDOW_RESUME) {
-    ++counters_.records_malformed;
-    return;
-  }
-  if (pid == 0) {
-    paused_all_ = pause;
-  } else {
-    objects_.process(pid).paused = pause;
-    any_paused_ = true;
-  }
-  objects_.for_each_qp([&](Qp& qp) {
-    if (pid != 0 && qp.info->pid != pid) return;
-    close(qp);
-    qp.send.set_out_of_step();
-    qp.recv.set_out_of_step();
-    qp.last_call = {};
-  });
-  objects_.for_each_srq([&](Srq& srq) {
-    if (pid != 0 && srq.pid != pid) return;
-    close(srq);
-    srq.queue.set_out_of_step();
-  });
-  for (Batch& batch : batches_)
-    if (batch.active && (pid == 0 || batch.pid == pid)) drop(batch, &Counters::staged_unresolved);
+void Correlator::interrupt(Qp& qp) {
+  close(qp);
+  qp.send.set_out_of_step();
+  qp.recv.set_out_of_step();
+  qp.last_call = {};
+}
+
+void Correlator::interrupt(Srq& srq) {
+  close(srq);
+  srq.queue.set_out_of_step();
 }
 
 }  // namespace sigma

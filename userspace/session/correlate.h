@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Correlator: posts and completions to operations. Finds the queue of each record, keeps staged
-// batches aside until they are committed, asks the queue which request a completion belongs to
-// (work_queue.h, shared_queue.h), and gives the sink each operation exactly once.
+// Correlator: posts and completions to operations, of the queue pairs whose records it is given (those
+// with its number, Qp::shard). Keeps staged batches aside until they are committed, asks the queue which
+// request a completion belongs to (work_queue.h, shared_queue.h), and gives the sink each operation
+// exactly once. The queue of each record is found before (session.cpp).
 //
 // Errors: of a completion with an error status only wr_id, status, vendor_err and qp_num are used.
 // Which side it is of is told by the CQ where the two sides have different ones, else by the wr_id,
@@ -10,8 +11,8 @@
 // What is read from rings has indices instead of wr_ids: rings.cpp.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "base/counters.h"
@@ -24,54 +25,58 @@ namespace sigma {
 
 class Correlator {
  public:
-  Correlator(OperationSink& sink, Objects& objects, Counters& counters, const SessionLimits& limits)
+  Correlator(OperationSink& sink, Objects& objects, Counters& counters, const SessionLimits& limits,
+             uint32_t shard = 0)
       : sink_(sink),
         objects_(objects),
         counters_(counters),
         limits_(limits),
+        shard_(shard),
         times_(objects, counters) {}
 
-  void on_post(const sigma_post& post);
-  void on_post_result(const sigma_post_result& result);
-  void on_completion(const sigma_completion& completion);
+  OperationSink& sink() { return sink_; }
+  // Operations from here on are finished by this record.
+  void set_record(uint64_t number) { record_ = number; }
+
+  void on_post(Qp& qp, const sigma_post& post);
+  void on_post(Srq& srq, const sigma_post& post);
+  // Null: not known. A batch of a queue pair that is gone is dropped.
+  void on_post_result(Qp* qp, Srq* srq, const sigma_post_result& result);
+  bool has_batch(const sigma_post_result& result);
+  // Null: a straggler of a queue pair that has ended.
+  void on_completion(Qp* qp, const sigma_completion& wc);
+  // One that tells no queue pair: `several` queues could have had it. Null: none, or any of several.
+  void on_completion_of(Qp* qp, Queue side, bool several, const sigma_completion& wc);
 
   // What was read from rings (rings.cpp).
-  void on_ring(const sigma_ring& ring);
-  void on_ring_post(const sigma_ring_post& post);
-  void on_ring_completion(const sigma_ring_completion& completion);
-  void on_ring_gap(const sigma_ring_gap& gap);
+  void on_ring(Qp& qp, const sigma_ring& ring);
+  void on_ring_post(Qp& qp, const sigma_ring_post& post);
+  void on_ring_completion(Qp& qp, const sigma_ring_completion& completion);
+  void on_ring_gap(Qp& qp, const sigma_ring_gap& gap);
 
   // Reports what is pending as unfinished; the queue goes on. `qps_peer_unknown` is counted here.
   void end_life(Qp& qp);
+  void close(Qp& qp);
   void close(Srq& srq);
-  // The governor stopped looking: what is pending closes, and the queues are out of step.
-  void on_window(const sigma_window& window);
-  // Batches of this process that were never committed.
+  // The governor stopped looking: what is pending closes, and the queue is out of step.
+  void interrupt(Qp& qp);
+  void interrupt(Srq& srq);
+  // Batches of this process (0: of all) that were never committed.
   void drop_batches(uint32_t pid);
-  void drop_all_batches();
+  // The queue pair's batches come from another one; what is in its queues is counted here.
+  void take_over(Correlator& from, const Qp& qp);
 
  private:
-  // Where the records of one (pid, context, qp_num) go; valid for one generation of the objects.
-  struct Route {
-    uint64_t generation = 0;
-    uint64_t context = 0;
-    uint32_t pid = 0, qp_num = 0;
-    Qp* qp = nullptr;
-  };
   // Requests of one wr_start that are not committed yet.
   struct Batch {
     bool active = false;
     uint32_t pid = 0, tid = 0;
     uint64_t call_ns = 0, context = 0, queue_ptr = 0;
     uint32_t qp_num = 0;
+    const Qp* qp = nullptr;  // whose it is: to be compared only
     std::vector<Pending> requests;
   };
   static constexpr size_t kMaxBatches = 1024;
-
-  bool ignored(uint32_t pid);
-  Qp* route(uint32_t pid, uint64_t context, uint32_t qp_num);
-  Qp& qp_of_post(const sigma_header& h, uint64_t context, uint32_t qp_num, uint64_t queue_ptr);
-  Srq& srq_of_post(const sigma_header& h, uint64_t context, uint64_t queue_ptr);
 
   void begin_call(Qp& qp, const Pending& first);
   void count_in(Qp& qp, Pending& pending, bool omits);
@@ -82,13 +87,15 @@ class Correlator {
   void make_room(size_t size_of_queue, Qp* qp, Queue side, Srq* srq);
   void evict_oldest();
 
-  Batch* find_batch(uint32_t tid, uint64_t call_ns);
-  void stage(const sigma_post& post);
-  void commit(Batch& batch, uint64_t now_ns);
+  // Of the call that a post or a result is of.
+  template <typename T>
+  Batch* find_batch(const T& record);
+  void stage(Qp& qp, const sigma_post& post);
+  void commit(Batch& batch, Qp& qp, uint64_t now_ns);
   void drop(Batch& batch, uint64_t Counters::*counter);
 
-  Qp* qp_of_completion(const sigma_completion& wc);
-  void complete_by_queue(const sigma_completion& wc);
+  void count(const sigma_post& post);
+  void count(const sigma_completion& wc);
   void complete_somewhere(Qp& qp, const sigma_completion& wc);
   void complete_send(Qp& qp, const sigma_completion& wc);
   void complete_recv(Qp& qp, const sigma_completion& wc);
@@ -97,7 +104,6 @@ class Correlator {
   void complete_shared(Qp& qp, Srq* srq, const sigma_completion& wc, uint8_t flags);
   void complete_unseen(Qp* qp, const sigma_completion& wc);
 
-  Qp& qp_of_ring(const sigma_header& h, uint64_t context, uint16_t flags, uint32_t qp_num);
   bool is_of_life(Qp& qp, uint32_t life);
   bool merge(Qp& qp, const sigma_ring_post& post);
   bool take_ring_send(Qp& qp, const sigma_ring_completion& cqe, uint64_t index);
@@ -118,20 +124,25 @@ class Correlator {
   void apply(Operation& operation, const sigma_completion& wc, bool ambiguous);
   void emit(Operation& operation);
   void emit_unfinished(Qp* qp, Queue side, const Pending& pending, const WorkQueue* queue);
-  void close(Qp& qp);
+  std::string_view comm(uint32_t pid);
 
   OperationSink& sink_;
   Objects& objects_;
   Counters& counters_;
   const SessionLimits& limits_;
+  uint32_t shard_;
+  uint64_t record_ = 0;
   CompletionTimes times_;
   CompletionTime completed_;  // of the completion at hand
-  std::array<Route, 4096> routes_{};
   std::vector<Batch> batches_;
   size_t active_batches_ = 0;
-  size_t pending_ = 0;  // in all queues
-  bool paused_all_ = false;
-  bool any_paused_ = false;  // a process has been paused
+  // In all queues. Queue pairs may be found to be one and the same: a few may have been another's.
+  int64_t pending_ = 0;
+  struct {
+    uint64_t generation = 0;
+    uint32_t pid = 0;
+    std::string_view comm;
+  } last_comm_;
   Operation operation_;
 };
 

@@ -37,13 +37,20 @@ void describe_send(Operation& operation, const Pending& pending) {
 
 }  // namespace
 
+std::string_view Correlator::comm(uint32_t pid) {
+  if (last_comm_.generation != objects_.generation() || last_comm_.pid != pid)
+    last_comm_ = {objects_.generation(), pid, objects_.comm(pid)};
+  return last_comm_.comm;
+}
+
 Operation& Correlator::begin(Qp* qp, Queue side, uint32_t pid) {
   // Made anew in place; operations of one queue pair come in runs, and its reference stays.
   std::shared_ptr<const QueuePair> same = std::move(operation_.qp);
   std::destroy_at(&operation_);
   std::construct_at(&operation_);
   operation_.pid = pid;
-  operation_.comm = objects_.comm(pid);
+  operation_.comm = comm(pid);
+  operation_.record = record_;
   operation_.queue = side;
   if (qp != nullptr) {
     if (same != qp->info) same = qp->info;

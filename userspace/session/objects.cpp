@@ -170,6 +170,7 @@ void Objects::on_qp_seen(const sigma_qp_seen& seen) {
   if (seen.send_cq_ptr != 0) qp->send_cq_ptr = seen.send_cq_ptr;
   if (seen.recv_cq_ptr != 0) qp->recv_cq_ptr = seen.recv_cq_ptr;
   if (seen.srq_ptr != 0) {
+    if (!info.has_srq) ++generation_;
     qp->srq_ptr = seen.srq_ptr;
     info.has_srq = true;
   }
@@ -351,6 +352,7 @@ ProcessState& Objects::process(uint32_t pid) {
 }
 
 std::string_view Objects::comm(uint32_t pid) {
+  const std::lock_guard lock(comm_mutex_);
   ProcessState& state = process(pid);
   if (!state.comm_known) {
     state.comm_known = true;
@@ -418,6 +420,7 @@ void Objects::on_process(const sigma_process& record) {
       if (record.h.tid != pid || state.comm_known) break;
       state.info.comm = comm;
       state.comm_known = true;
+      ++generation_;
       break;
     }
     case SIGMA_PROCESS_FORK: {

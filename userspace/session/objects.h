@@ -11,15 +11,21 @@
 // become known only later, and until then it stands on a nameless device of its own, which bind()
 // merges into the real one.
 //
-// Single-threaded; owned by Session. Pointers to live objects stay valid until the object's end, at
-// which `on_end` is called; `generation()` changes whenever a cached pointer or route may be stale.
+// Owned by Session and changed by its caller's thread alone. Where others match (session.h), they read
+// while nothing changes: their work is waited for before. What they own of an object are a queue pair's
+// queues and what is learnt from them, each queue pair's by one thread. comm() is for all of them.
+//
+// Pointers to live objects stay valid until the object's end, at which `on_end` is called;
+// `generation()` changes whenever a cached pointer or route may be stale.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -37,11 +43,28 @@ namespace sigma {
 struct Device;
 struct HandleSpace;
 
+// Which of several threads has it; set by Session's caller alone, looked at by all.
+class ShardNumber {
+ public:
+  void set(uint32_t number) {
+    if (number_.load(std::memory_order_relaxed) != number) number_.store(number, std::memory_order_relaxed);
+  }
+  uint32_t value_or(uint32_t otherwise) const {
+    const uint32_t number = number_.load(std::memory_order_relaxed);
+    return number == kNone ? otherwise : number;
+  }
+
+ private:
+  static constexpr uint32_t kNone = ~0u;
+  std::atomic<uint32_t> number_ = kNone;
+};
+
 struct Srq {
   uint32_t pid = 0;
   uint64_t ptr = 0;  // struct ibv_srq *; 0 while unknown
   std::optional<uint32_t> handle;
   HandleSpace* space = nullptr;
+  ShardNumber shard;
   SharedQueue queue;
 };
 
@@ -70,6 +93,7 @@ struct Qp {
   ObservedRing ring;
   uint32_t inherited_by = 0;  // the last child seen to have a copy of it
   bool has_operations = false;
+  ShardNumber shard;  // by which its records are matched
 };
 
 struct Cq {
@@ -135,6 +159,8 @@ class Objects {
   Qp* find_qp(UserContext& user, uint32_t qp_num, uint64_t qp_ptr);
   // As find_qp, for a completion: the CQ may tell the device.
   Qp* find_qp_of_completion(UserContext& user, uint32_t qp_num, uint64_t cq_ptr);
+  // As find_qp, and nothing is learnt: null also where find_qp would have to change something.
+  Qp* known_qp(uint32_t pid, uint64_t context, uint32_t qp_num) const;
   Qp& older_qp(UserContext& user, uint32_t qp_num, uint64_t now_ns);
   // A reader reads this ring, or no longer does.
   void set_observed(const sigma_ring& ring);
@@ -186,6 +212,7 @@ class Objects {
   void on_process(const sigma_process& record);
 
   ProcessState& process(uint32_t pid);
+  // Valid for this generation.
   std::string_view comm(uint32_t pid);
 
   template <typename F>
@@ -244,6 +271,7 @@ class Objects {
   std::vector<std::unique_ptr<Srq>> srqs_;
   std::map<PidPtr, Srq*> srqs_by_ptr_;
   std::map<uint32_t, ProcessState> processes_;
+  std::mutex comm_mutex_;
 
   std::deque<std::shared_ptr<const QueuePair>> closed_qps_;
   std::deque<MemoryRegion> closed_mrs_;

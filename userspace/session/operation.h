@@ -124,6 +124,7 @@ struct Operation {
   std::optional<uint64_t> index;
   std::optional<uint8_t> tier;
   uint8_t flags = 0;
+  uint64_t record = 0;  // number of the record that finished it, in order of Session::on_record
 };
 
 // Receives finished operations, in order of completion. Called by one thread.
@@ -131,6 +132,8 @@ class OperationSink {
  public:
   virtual ~OperationSink() = default;
   virtual void on_operation(const Operation& operation) = 0;
+  // Of a session with several sinks: see SessionOptions::on_round. By the thread of on_operation.
+  virtual void end_round() {}
 };
 
 }  // namespace sigma

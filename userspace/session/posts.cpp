@@ -10,21 +10,29 @@ namespace sigma {
 
 // ---- posts --------------------------------------------------------------------------------------
 
-void Correlator::on_post(const sigma_post& post) {
-  if (ignored(post.h.pid)) return;
+namespace {
+
+bool omits_some(const sigma_post& post) {
+  return post.flags & SIGMA_POST_LIST_TRUNCATED && post.omitted != 0;
+}
+
+}  // namespace
+
+void Correlator::count(const sigma_post& post) {
   if (post.flags & SIGMA_POST_UNVERIFIED) ++counters_.unverified;
   if (post.flags & (SIGMA_POST_SGE_TRUNCATED | SIGMA_POST_UNREADABLE)) ++counters_.truncated;
-  if (post.flags & SIGMA_POST_STAGED) return stage(post);
+}
 
-  const bool omits = post.flags & SIGMA_POST_LIST_TRUNCATED && post.omitted != 0;
-  if (post.queue == SIGMA_QUEUE_SRQ) {
-    Srq& srq = srq_of_post(post.h, post.context, post.queue_ptr);
-    enqueue(srq, pending_of(post, nullptr));
-    if (omits) srq.queue.set_out_of_step();
-    return;
-  }
+void Correlator::on_post(Srq& srq, const sigma_post& post) {
+  count(post);
+  enqueue(srq, pending_of(post, nullptr));
+  if (omits_some(post)) srq.queue.set_out_of_step();
+}
 
-  Qp& qp = qp_of_post(post.h, post.context, post.qp_num, post.queue_ptr);
+void Correlator::on_post(Qp& qp, const sigma_post& post) {
+  count(post);
+  if (post.flags & SIGMA_POST_STAGED) return stage(qp, post);
+  const bool omits = omits_some(post);
   if (!qp.info->type && post.qp_type != 0xff) qp.info->type = post.qp_type;
   const Queue side = post.queue == SIGMA_QUEUE_RECV ? Queue::recv : Queue::send;
   WorkQueue& queue = side == Queue::send ? qp.send : qp.recv;
@@ -104,7 +112,7 @@ void Correlator::refuse_from(Qp& qp, uint16_t index) {
   }
   // None of them is pending any more: those that are were not among the accepted ones.
   const size_t removed = qp.send.remove_call(call.tid, call.call_ns, accepted.value_or(0));
-  pending_ -= removed;
+  pending_ -= static_cast<int64_t>(removed);
   counters_.refused += removed;
 }
 
@@ -175,16 +183,17 @@ void Correlator::make_room(size_t size_of_queue, Qp* qp, Queue side, Srq* srq) {
       queue.evict_front();
     }
   }
-  if (pending_ >= limits_.pending) evict_oldest();
+  if (pending_ >= static_cast<int64_t>(limits_.pending)) evict_oldest();
 }
 
-// From the queue with the oldest request; several at once, for finding it looks at all queues.
+// From the queue of ours with the oldest request; several at once, for finding it looks at all queues.
 void Correlator::evict_oldest() {
   uint64_t oldest_ns = ~uint64_t{0};
   Qp* qp = nullptr;
   Srq* srq = nullptr;
   Queue side = Queue::send;
   objects_.for_each_qp([&](Qp& candidate) {
+    if (candidate.shard.value_or(0) != shard_) return;
     for (const Queue s : {Queue::send, Queue::recv}) {
       const WorkQueue& queue = s == Queue::send ? candidate.send : candidate.recv;
       if (queue.empty() || queue[0].time_ns >= oldest_ns) continue;
@@ -194,6 +203,7 @@ void Correlator::evict_oldest() {
     }
   });
   objects_.for_each_srq([&](Srq& candidate) {
+    if (candidate.shard.value_or(0) != shard_) return;
     if (candidate.queue.empty() || candidate.queue.front().time_ns >= oldest_ns) return;
     oldest_ns = candidate.queue.front().time_ns;
     srq = &candidate;
@@ -219,15 +229,22 @@ void Correlator::evict_oldest() {
 
 // ---- batches and results ------------------------------------------------------------------------
 
-Correlator::Batch* Correlator::find_batch(uint32_t tid, uint64_t call_ns) {
+template <typename T>
+Correlator::Batch* Correlator::find_batch(const T& record) {
   if (active_batches_ == 0) return nullptr;
   for (Batch& batch : batches_)
-    if (batch.active && batch.tid == tid && batch.call_ns == call_ns) return &batch;
+    if (batch.active && batch.tid == record.h.tid && batch.call_ns == record.call_ns &&
+        batch.qp_num == record.qp_num && batch.context == record.context && batch.pid == record.h.pid)
+      return &batch;
   return nullptr;
 }
 
-void Correlator::stage(const sigma_post& post) {
-  Batch* batch = find_batch(post.h.tid, post.call_ns);
+bool Correlator::has_batch(const sigma_post_result& result) {
+  return find_batch(result) != nullptr;
+}
+
+void Correlator::stage(Qp& qp, const sigma_post& post) {
+  Batch* batch = find_batch(post);
   if (batch == nullptr) {
     Batch* oldest = nullptr;
     for (Batch& candidate : batches_) {
@@ -236,7 +253,8 @@ void Correlator::stage(const sigma_post& post) {
         continue;
       }
       // The thread starts anew on this queue: the end of its batch before was not seen.
-      if (candidate.tid == post.h.tid && candidate.queue_ptr == post.queue_ptr) {
+      if (candidate.tid == post.h.tid && candidate.queue_ptr == post.queue_ptr &&
+          candidate.qp == &qp) {
         drop(candidate, &Counters::staged_unresolved);
         batch = &candidate;
         continue;
@@ -255,13 +273,13 @@ void Correlator::stage(const sigma_post& post) {
     batch->context = post.context;
     batch->queue_ptr = post.queue_ptr;
     batch->qp_num = post.qp_num;
+    batch->qp = &qp;
     ++active_batches_;
   }
   if (batch->requests.size() >= limits_.pending_per_queue) {
     ++counters_.staged_unresolved;
     return;
   }
-  Qp& qp = qp_of_post(post.h, post.context, post.qp_num, post.queue_ptr);
   if (!qp.info->type && post.qp_type != 0xff) qp.info->type = post.qp_type;
   std::shared_ptr<const Address> peer;
   if ((post.flags & (SIGMA_POST_HAS_AH | SIGMA_POST_HAS_LID)) == SIGMA_POST_HAS_AH)
@@ -269,9 +287,7 @@ void Correlator::stage(const sigma_post& post) {
   batch->requests.push_back(pending_of(post, std::move(peer)));
 }
 
-void Correlator::commit(Batch& batch, uint64_t now_ns) {
-  const sigma_header h{.time_ns = now_ns, .pid = batch.pid, .tid = batch.tid};
-  Qp& qp = qp_of_post(h, batch.context, batch.qp_num, batch.queue_ptr);
+void Correlator::commit(Batch& batch, Qp& qp, uint64_t now_ns) {
   qp.has_operations = true;
   // Another thread posted between this batch's start and its commit.
   WorkQueue& queue = qp.send;
@@ -304,20 +320,33 @@ void Correlator::drop(Batch& batch, uint64_t Counters::*counter) {
 
 void Correlator::drop_batches(uint32_t pid) {
   for (Batch& batch : batches_)
-    if (batch.active && batch.pid == pid) drop(batch, &Counters::staged_unresolved);
+    if (batch.active && (pid == 0 || batch.pid == pid)) drop(batch, &Counters::staged_unresolved);
 }
 
-void Correlator::drop_all_batches() {
-  for (Batch& batch : batches_)
-    if (batch.active) drop(batch, &Counters::staged_unresolved);
+void Correlator::take_over(Correlator& from, const Qp& qp) {
+  const auto size = static_cast<int64_t>(qp.send.size() + qp.recv.size());
+  from.pending_ -= size;
+  pending_ += size;
+  for (Batch& batch : from.batches_) {
+    if (!batch.active || batch.qp != &qp) continue;
+    Batch* room = nullptr;
+    for (Batch& candidate : batches_)
+      if (!candidate.active) room = &candidate;
+    if (room == nullptr) room = &batches_.emplace_back();
+    std::swap(*room, batch);
+    ++active_batches_;
+    --from.active_batches_;
+  }
 }
 
-void Correlator::on_post_result(const sigma_post_result& result) {
-  if (ignored(result.h.pid)) return;
-  Batch* batch = find_batch(result.h.tid, result.call_ns);
+void Correlator::on_post_result(Qp* qp, Srq* srq, const sigma_post_result& result) {
+  Batch* batch = find_batch(result);
   switch (result.outcome) {
     case SIGMA_OUTCOME_COMMITTED:
-      if (batch != nullptr) commit(*batch, result.h.time_ns);
+      if (batch != nullptr && qp != nullptr)
+        commit(*batch, *qp, result.h.time_ns);
+      else if (batch != nullptr)
+        drop(*batch, &Counters::staged_unresolved);
       break;
     case SIGMA_OUTCOME_ABORTED:
       if (batch != nullptr) drop(*batch, &Counters::aborted);
@@ -327,19 +356,15 @@ void Correlator::on_post_result(const sigma_post_result& result) {
       if (batch != nullptr) {
         drop(*batch, &Counters::refused);
       } else if (result.queue == SIGMA_QUEUE_SRQ) {
-        if (Srq* srq = objects_.find_srq(result.h.pid, result.queue_ptr))
+        if (srq != nullptr)
           removed = srq->queue.remove_call(result.h.tid, result.call_ns, result.accepted);
-        pending_ -= removed;
-      } else {
-        UserContext& user = objects_.user_context(result.h.pid, result.context);
-        if (Qp* qp = objects_.find_qp(user, result.qp_num, result.queue_ptr)) {
-          WorkQueue& queue = result.queue == SIGMA_QUEUE_RECV ? qp->recv : qp->send;
-          if (result.queue == SIGMA_QUEUE_SEND)
-            count_out(*qp, result.h.tid, result.call_ns, result.accepted);
-          removed = queue.remove_call(result.h.tid, result.call_ns, result.accepted);
-          pending_ -= removed;
-        }
+      } else if (qp != nullptr) {
+        WorkQueue& queue = result.queue == SIGMA_QUEUE_RECV ? qp->recv : qp->send;
+        if (result.queue == SIGMA_QUEUE_SEND)
+          count_out(*qp, result.h.tid, result.call_ns, result.accepted);
+        removed = queue.remove_call(result.h.tid, result.call_ns, result.accepted);
       }
+      pending_ -= static_cast<int64_t>(removed);
       counters_.refused += removed;
       break;
     }

@@ -108,26 +108,7 @@ Pending pending_of(const sigma_ring_post& post) {
 
 // ---- rings --------------------------------------------------------------------------------------
 
-Qp& Correlator::qp_of_ring(const sigma_header& h, uint64_t context, uint16_t flags,
-                           uint32_t qp_num) {
-  if (Qp* qp = route(h.pid, context, qp_num)) return *qp;
-  Qp& qp = objects_.qp_of_ring(h.pid, context, flags & SIGMA_RING_BY_FILE, qp_num);
-  const uint64_t hash = mix64(context ^ (uint64_t{h.pid} << 32 | qp_num));
-  routes_[hash % routes_.size()] = {objects_.generation(), context, h.pid, qp_num, &qp};
-  return qp;
-}
-
-void Correlator::on_ring(const sigma_ring& ring) {
-  if (ring.kind == SIGMA_RING_CQ) {
-    objects_.set_observed(ring);
-    if (ring.event == SIGMA_RING_END) counters_.ring_completions_missed += ring.missed;
-    return;
-  }
-  if (ring.kind != SIGMA_RING_SEND || ring.event == 0 || ring.event > SIGMA_RING_END) {
-    ++counters_.records_malformed;
-    return;
-  }
-  Qp& qp = qp_of_ring(ring.h, ring.context, ring.flags, ring.number);
+void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
   if (ring.event == SIGMA_RING_BEGIN && (!qp.ring.active || qp.ring.life != ring.life)) {
     give_up_waiting(qp);
     qp.ring = {};
@@ -166,8 +147,7 @@ bool Correlator::is_of_life(Qp& qp, uint32_t life) {
 
 // ---- posts --------------------------------------------------------------------------------------
 
-void Correlator::on_ring_post(const sigma_ring_post& post) {
-  Qp& qp = qp_of_ring(post.h, post.context, post.flags, post.number);
+void Correlator::on_ring_post(Qp& qp, const sigma_ring_post& post) {
   if (!is_of_life(qp, post.life)) return;
   ++counters_.ring_posts;
   qp.has_operations = true;
@@ -237,13 +217,7 @@ void Correlator::pop(Qp& qp, Queue side) {
   --pending_;
 }
 
-void Correlator::on_ring_gap(const sigma_ring_gap& gap) {
-  if (gap.kind == SIGMA_RING_CQ) return;  // its reader's totals say it as well: on_ring
-  if (gap.kind != SIGMA_RING_SEND) {
-    ++counters_.records_malformed;
-    return;
-  }
-  Qp& qp = qp_of_ring(gap.h, gap.context, gap.flags, gap.number);
+void Correlator::on_ring_gap(Qp& qp, const sigma_ring_gap& gap) {
   if (!is_of_life(qp, gap.life)) return;
   qp.ring.latest = std::max<uint64_t>(qp.ring.latest, gap.first + gap.count);
   qp.ring.read_until = std::max<uint64_t>(qp.ring.read_until, gap.first + gap.count);
@@ -258,19 +232,12 @@ void Correlator::on_ring_gap(const sigma_ring_gap& gap) {
 
 // ---- completions --------------------------------------------------------------------------------
 
-void Correlator::on_ring_completion(const sigma_ring_completion& cqe) {
+void Correlator::on_ring_completion(Qp& qp, const sigma_ring_completion& cqe) {
   if (cqe.status == IBV_WC_WR_FLUSH_ERR)
     ++counters_.errors_flushed;
   else if (cqe.status != IBV_WC_SUCCESS)
     ++counters_.errors_first;
   ++counters_.ring_completions;
-  // Written while its queue pair was being destroyed: the library takes it out again.
-  if (route(cqe.h.pid, cqe.context, cqe.number) == nullptr &&
-      objects_.has_ended(cqe.h.pid, cqe.context, cqe.flags & SIGMA_RING_BY_FILE, cqe.number)) {
-    ++counters_.ring_records_stale;
-    return;
-  }
-  Qp& qp = qp_of_ring(cqe.h, cqe.context, cqe.flags, cqe.number);
   if (cqe.life != ~0u && !is_of_life(qp, cqe.life)) return;
   qp.has_operations = true;
   qp.ring.completions = true;

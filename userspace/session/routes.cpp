@@ -80,6 +80,15 @@ UserContext& Objects::user_context(uint32_t pid, uint64_t context) {
   return users_.emplace(PidPtr{pid, context}, user).first->second;
 }
 
+Qp* Objects::known_qp(uint32_t pid, uint64_t context, uint32_t qp_num) const {
+  const auto user = users_.find({pid, context});
+  if (user == users_.end() || user->second.space == nullptr) return nullptr;
+  const auto it = user->second.device->qps.find(qp_num);
+  if (it == user->second.device->qps.end()) return nullptr;
+  Qp& qp = *it->second;
+  return qp.space != nullptr && qp.info->qp_ptr != 0 ? &qp : nullptr;
+}
+
 Qp* Objects::find_qp(UserContext& user, uint32_t qp_num, uint64_t qp_ptr) {
   if (const auto it = user.device->qps.find(qp_num); it != user.device->qps.end()) {
     place(*it->second, user);

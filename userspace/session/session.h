@@ -5,7 +5,11 @@
 //   session.on_record(bytes);   // in order of time; see attach/reorder.h
 //   session.finish(now_ns);     // closes what is pending as unfinished
 //
-// Single-threaded. Owns all queue, memory-region and process state; memory is bounded (Limits).
+// Owns all queue, memory-region and process state; memory is bounded (Limits). With one sink it is
+// single-threaded. With several, each has a thread of its own that matches the posts and completions of
+// some of the queue pairs; everything else is done by the caller's thread, while those wait. Each sink
+// then gets the operations that the only one would get of these queue pairs, in the same order, and
+// Operation::record puts those of all into one. (But for limits: each takes its share of them.)
 #pragma once
 
 #include <cstddef>
@@ -93,6 +97,10 @@ struct SessionOptions {
   std::function<std::string(uint32_t rdev)> device_of_node;
   // A process's command name when its records did not say it (already running at the attach).
   std::function<std::string(uint32_t pid)> comm_of;
+  // With several sinks. Now and then, and at the end: every sink has been called with end_round once more
+  // since the last time, and has by then got all the operations of records up to the same one. By the
+  // caller's thread; the sinks may be getting operations of later rounds meanwhile.
+  std::function<void()> on_round;
 };
 
 // A send queue that should have moved: a signalled request is posted, and nothing has completed
@@ -107,6 +115,8 @@ struct StalledQueue {
 class Session {
  public:
   Session(OperationSink& sink, SessionOptions options);
+  // `sinks` must not be empty.
+  Session(std::span<OperationSink* const> sinks, SessionOptions options);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -114,10 +124,15 @@ class Session {
   // One record (bpf/records.h), whole. Malformed ones are counted, never trusted.
   void on_record(std::span<const std::byte> record);
 
+  // With several sinks: all that the records so far finish has been given to them. What the callbacks of
+  // SessionOptions read may then be changed.
+  void wait();
+
   // Closes everything pending as unfinished. Idempotent.
   void finish(uint64_t now_ns);
 
-  // Counters that the session keeps; the attacher's are added by the caller.
+  // Counters that the session keeps; the attacher's are added by the caller. With several sinks whole
+  // after finish().
   Counters& counters();
 
   // Those that have not moved since before `before_ns`. Looks at every queue pair.

@@ -43,11 +43,17 @@ std::string_view to_string(TraceGap::Kind kind) {
 }
 
 Replay::Replay(TraceReader& reader, OperationSink& sink)
-    : reader_(reader),
-      session_(sink,
-               {.limits = {},
-                .device_of_node = [this](uint32_t rdev) { return find_or_empty(devices_, rdev); },
-                .comm_of = [this](uint32_t pid) { return find_or_empty(comms_, pid); }}) {}
+    : reader_(reader), session_(sink, options(nullptr)) {}
+
+Replay::Replay(TraceReader& reader, std::span<OperationSink* const> sinks, std::function<void()> on_round)
+    : reader_(reader), session_(sinks, options(std::move(on_round))) {}
+
+SessionOptions Replay::options(std::function<void()> on_round) {
+  return {.limits = {},
+          .device_of_node = [this](uint32_t rdev) { return find_or_empty(devices_, rdev); },
+          .comm_of = [this](uint32_t pid) { return find_or_empty(comms_, pid); },
+          .on_round = std::move(on_round)};
+}
 
 void Replay::run(unsigned threads) {
   reader_.replay(*this, threads);
@@ -115,6 +121,7 @@ void Replay::on_note(std::span<const std::byte> bytes) {
     }
     case kNoteComm: {
       const auto note = as<NoteComm>(bytes);
+      session_.wait();  // who asked before has asked
       if (comms_.size() < kMaxNames) comms_[note.of_pid] = std::string(text_of(note.comm));
       return;
     }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -48,6 +49,8 @@ class Replay final : public TraceVisitor {
   using OnCounter = std::function<void(const NoteCounter&)>;
 
   Replay(TraceReader& reader, OperationSink& sink);
+  // Matched by a thread for each sink: see Session. `on_round`: as in SessionOptions.
+  Replay(TraceReader& reader, std::span<OperationSink* const> sinks, std::function<void()> on_round);
 
   // Called with each sample of a port's counter, in order of time.
   void set_on_counter(OnCounter on_counter) { on_counter_ = std::move(on_counter); }
@@ -72,6 +75,7 @@ class Replay final : public TraceVisitor {
   static constexpr size_t kMaxNames = 1 << 20;
 
  private:
+  SessionOptions options(std::function<void()> on_round);
   void add_gap(const TraceGap& gap);
   void on_window(const sigma_window& window);
   void on_ring_gap(const sigma_ring_gap& gap);
