@@ -97,13 +97,14 @@ class DemoJob {
   pid_t launcher_ = -1;
   int status_ = 0;
   Fd output_;  // of the launcher and the job
+  Fd hold_;    // as long as it is open the devices outlive the job: the trace ends with what they counted
   std::string directory_;
   std::vector<pid_t> pids_;
 };
 
 // In the child, between fork and exec. The launcher gets a session of its own: Ctrl-C is for us to
 // pass on, after the trace has ended. Should we be killed, it is told to end.
-[[noreturn]] void become_launcher(const std::vector<char*>& arguments, int output, pid_t parent) {
+[[noreturn]] void become_launcher(const std::vector<char*>& arguments, int input, int output, pid_t parent) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(127);
@@ -111,6 +112,7 @@ class DemoJob {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  dup2(input, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
   execv(arguments[0], arguments.data());
   _exit(127);
@@ -126,6 +128,7 @@ Status DemoJob::launch(const Emulator& emulator) {
       "eth",
       "--env",
       "SIGMA_CONNECTX_ORACLE=0",
+      "--hold",
       "--",
       "/bin/sh",
       "-c",
@@ -141,14 +144,17 @@ Status DemoJob::launch(const Emulator& emulator) {
   setenv("SIGMA_CONNECTX_LIBRARY", emulator.library.c_str(), 1);
   setenv("PYTHONDONTWRITEBYTECODE", "1", 1);  // no files of root's beside the launcher
 
-  int ends[2];
+  int ends[2], holds[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return Error{"cannot make a pipe: " + errno_text(errno)};
   output_.reset(ends[0]);
   const Fd write_end(ends[1]);
+  if (pipe2(holds, O_CLOEXEC) != 0) return Error{"cannot make a pipe: " + errno_text(errno)};
+  hold_.reset(holds[1]);
+  const Fd held(holds[0]);
   const pid_t self = getpid();
   launcher_ = fork();
   if (launcher_ < 0) return Error{"cannot start the job: " + errno_text(errno)};
-  if (launcher_ == 0) become_launcher(arguments, write_end.get(), self);
+  if (launcher_ == 0) become_launcher(arguments, held.get(), write_end.get(), self);
   return {};
 }
 
@@ -194,6 +200,7 @@ Status DemoJob::open_gate() const {
 }
 
 Status DemoJob::finish() {
+  hold_.reset();
   const uint64_t deadline_ns = monotonic_now_ns() + kEndLimitNs;
   while (!reap(WNOHANG)) {
     if (AttachSession::signal_waits() || monotonic_now_ns() > deadline_ns)
