@@ -251,23 +251,32 @@ TEST_CASE("numbers for people have three digits and a unit") {
 TEST_CASE("coverage: says of each queue pair that was read from memory what was seen, missed and certified") {
   std::vector<std::shared_ptr<const QueuePair>> qps;
   CHECK(ring_statements(qps).empty());
-  const auto add = [&](uint32_t number, const Observed& observed) {
+  const auto add = [&](uint32_t number, const Observed& observed, bool probed = false) {
     auto qp = std::make_shared<QueuePair>(*make_qp(number, "mlx5_0"));
     qp->observed = observed;
+    qp->posts_probed = probed;
     qps.push_back(qp);
   };
   qps.push_back(make_qp(1, "mlx5_0"));  // not read
-  add(2, {.posted = 10});               // its posts are told by probes
+  add(2, {.posted = 10}, true);  // its posts are told by probes
+  add(6, {});                    // it posts nothing
   add(3, {.posted = 100, .seen = 100, .by_margin = 90, .by_posterior = 10});
   add(4, {.posted = 50, .seen = 43, .missed = 7, .gaps = 2, .by_margin = 43});
   add(5, {.posted = 50, .seen = 40, .missed = 10, .gaps = 1, .by_margin = 40, .modulo = true});
   const auto lines = ring_statements(qps);
-  REQUIRE(lines.size() == 4);
-  CHECK(lines[0] == "1 queue pair: posts by probe or none, completions from memory");
-  CHECK(lines[1] == "3 queue pairs read from memory: 183 of 200 blocks seen; requests certified by the doorbell's "
+  REQUIRE(lines.size() == 6);
+  CHECK(lines[0] == "1 queue pair: posts by probe, completions from memory");
+  CHECK(lines[1] == "3 queue pairs: posts and completions from memory");
+  CHECK(lines[2] == "1 queue pair: no request sent, as far as probes and memory tell; completions from memory");
+  CHECK(lines[3] == "posts read from memory: 183 of 200 blocks seen; requests certified by the doorbell's "
                     "distance: 173, by a later doorbell: 10");
-  CHECK(lines[2] == "mlx5_0 QP 5 of process 4711: 40 of 50 blocks seen, 1 gap, counts known modulo 65,536 only");
-  CHECK(lines[3] == "mlx5_0 QP 4 of process 4711: 43 of 50 blocks seen, 2 gaps");
+  CHECK(lines[4] == "mlx5_0 QP 5 of process 4711: 40 of 50 blocks seen, 1 gap, counts known modulo 65,536 only");
+  CHECK(lines[5] == "mlx5_0 QP 4 of process 4711: 43 of 50 blocks seen, 2 gaps");
+  // That the reader was there before a probe's record makes no other kind of queue pair of it.
+  add(7, {.posted = 10, .seen = 3, .by_margin = 3}, true);
+  CHECK(ring_statements(qps)[0] == "2 queue pairs: posts by probe, completions from memory");
+  CHECK(ring_statements(qps)[3].starts_with(
+      "posts read from memory, also what the probes of 1 queue pair had not told of yet: 186 of 203 blocks seen;"));
   for (uint32_t i = 0; i < 20; ++i) add(100 + i, {.seen = 1, .missed = 1, .gaps = 1});
-  CHECK(ring_statements(qps).size() == 2 + kMaxRingStatements + 1);
+  CHECK(ring_statements(qps).size() == 4 + kMaxRingStatements + 1);
 }

@@ -41,13 +41,18 @@ std::string share(uint64_t seen, uint64_t missed) {
 }  // namespace
 
 std::vector<std::string> ring_statements(std::span<const std::shared_ptr<const QueuePair>> queue_pairs) {
-  size_t read = 0, probed = 0;
+  // By who told of their posts.
+  size_t by_probe = 0, by_both = 0, by_ring = 0, none = 0;
   Observed all;
   std::vector<const QueuePair*> incomplete;
   for (const auto& qp : queue_pairs) {
     if (!qp->observed) continue;
     const Observed& ring = *qp->observed;
-    ++(ring.seen + ring.missed > 0 ? read : probed);
+    const bool read = ring.seen + ring.missed > 0;
+    by_probe += qp->posts_probed;
+    by_both += qp->posts_probed && read;
+    by_ring += !qp->posts_probed && read;
+    none += !qp->posts_probed && !read;
     all.seen += ring.seen;
     all.missed += ring.missed;
     all.by_margin += ring.by_margin;
@@ -55,13 +60,20 @@ std::vector<std::string> ring_statements(std::span<const std::shared_ptr<const Q
     if (ring.missed > 0 || ring.modulo) incomplete.push_back(qp.get());
   }
   std::vector<std::string> lines;
-  if (probed > 0)
-    lines.push_back(plural(probed, "queue pair") + ": posts by probe or none, completions from memory");
-  if (read > 0)
+  if (by_probe > 0)
+    lines.push_back(plural(by_probe, "queue pair") + ": posts by probe, completions from memory");
+  if (by_ring > 0)
+    lines.push_back(plural(by_ring, "queue pair") + ": posts and completions from memory");
+  if (none > 0)
+    lines.push_back(plural(none, "queue pair") + ": no request sent, as far as probes and memory tell; completions from memory");
+  if (by_ring + by_both > 0) {
+    // Of how many the reader comes before the probe's record is a matter of time.
+    const std::string also =
+        by_both == 0 ? "" : fmt::format(", also what the probes of {} had not told of yet", plural(by_both, "queue pair"));
     lines.push_back(fmt::format(
-        "{} read from memory: {} seen; requests certified by the doorbell's distance: {}, by a later doorbell: {}",
-        plural(read, "queue pair"), share(all.seen, all.missed), human_count(all.by_margin),
-        human_count(all.by_posterior)));
+        "posts read from memory{}: {} seen; requests certified by the doorbell's distance: {}, by a later doorbell: {}",
+        also, share(all.seen, all.missed), human_count(all.by_margin), human_count(all.by_posterior)));
+  }
   std::stable_sort(incomplete.begin(), incomplete.end(), [](const QueuePair* a, const QueuePair* b) {
     return a->observed->missed > b->observed->missed;
   });

@@ -79,6 +79,7 @@ struct QueuePair {
   std::optional<uint16_t> pkey_index;
   bool older_than_attach = false;
   bool has_srq = false;
+  bool posts_probed = false;  // a probe told of a request of its send queue
   std::optional<uint32_t> send_cq, recv_cq;  // uverbs handles
   std::optional<uint64_t> created_ns, destroyed_ns;
   std::optional<Observed> observed;

@@ -47,6 +47,7 @@ void Correlator::on_post(Qp& qp, const sigma_post& post) {
     if (const Ah* ah = objects_.find_ah(qp, post.h.pid, post.ah_handle)) peer = ah->peer;
   Pending pending = pending_of(post, std::move(peer));
   if (side == Queue::send) {
+    if (!qp.info->posts_probed) qp.info->posts_probed = true;
     if (post.position == 0) begin_call(qp, pending);
     count_in(qp, pending, omits);
   } else {
@@ -289,6 +290,7 @@ void Correlator::stage(Qp& qp, const sigma_post& post) {
 
 void Correlator::commit(Batch& batch, Qp& qp, uint64_t now_ns) {
   qp.has_operations = true;
+  qp.info->posts_probed = true;
   // Another thread posted between this batch's start and its commit.
   WorkQueue& queue = qp.send;
   if (!batch.requests.empty()) begin_call(qp, batch.requests.front());
