@@ -296,3 +296,58 @@ TEST_CASE("model: the margin holds while no batch is longer than it") {
   CHECK(total.torn > 100);
   CHECK(total.certain > 10'000);
 }
+
+TEST_CASE("what is not written yet behind the last post") {
+  const SendRing ring{kQpNum, 64};
+  std::vector<std::byte> memory(64 * kWqeBlockBytes);
+  const auto slots = [&](uint64_t first, uint64_t end) {
+    const std::span<const std::byte> all(memory);
+    const size_t from = first % 64 * kWqeBlockBytes, bytes = (end - first) * kWqeBlockBytes;
+    const size_t head = std::min(bytes, all.size() - from);
+    return RingBytes(all.subspan(from, head), all.first(bytes - head));
+  };
+  const auto write = [&](uint64_t position, uint8_t segments) {
+    std::byte* at = memory.data() + position % 64 * kWqeBlockBytes;
+    const uint32_t words[2] = {htobe32(static_cast<uint32_t>(position & 0xffff) << 8 | 8),
+                               htobe32(kQpNum << 8 | segments)};
+    memcpy(at, words, sizeof words);
+  };
+  constexpr uint64_t kNone = ~uint64_t{0};
+  for (const uint64_t base : {uint64_t{0}, uint64_t{40}, uint64_t{65'530}}) {
+    INFO("base " << base);
+    // `until`: blocks to look at; `reusable`: what completions say.
+    const auto from = [&](uint64_t until, bool begins, uint64_t reusable) {
+      return unwritten_from(ring, slots(base, until), base, begins, base, reusable);
+    };
+    std::fill(memory.begin(), memory.end(), std::byte{0x5a});  // nothing that one would know
+    CHECK(from(base + 1, true, base) == base);
+    CHECK(from(base + 1, true, base + 1) == kNone);  // it may have been used again
+    CHECK(from(base + 1, false, base) == kNone);     // in a WQE, maybe
+    CHECK(from(base + 32, false, base) == base);
+    write(base, 4);
+    CHECK(from(base + 1, true, base) == kNone);
+    CHECK(from(base + 32, true, base) == base + 1);
+    write(base + 15, 4);
+    CHECK(from(base + 32, true, base) == base + 16);
+    write(base + 16, 4);
+    CHECK(from(base + 32, true, base) == kNone);  // not 16 behind it
+    CHECK(from(base + 33, true, base) == base + 17);
+    CHECK(unwritten_from(ring, RingBytes{}, base, true, base, base) == kNone);
+    // What was there a lap ago needs no completion; what is there a lap later is not it.
+    write(base + 20, 4);
+    const auto write_of_lap = [&](uint64_t position, uint64_t index) {
+      write(index, 4);
+      CHECK(index % 64 == position % 64);
+    };
+    if (base >= 64) {
+      write_of_lap(base + 5, base + 5 - 64);
+      CHECK(from(base + 32, true, kNone) == base + 5);
+    }
+    write_of_lap(base + 5, base + 5 + 64);
+    CHECK(from(base + 32, true, kNone) == kNone);
+    if (base + 7 < 64) {
+      memset(memory.data() + (base + 7) * kWqeBlockBytes, 0, kWqeBlockBytes);
+      CHECK(from(base + 32, true, kNone) == base + 7);
+    }
+  }
+}

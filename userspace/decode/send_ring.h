@@ -60,6 +60,21 @@ SendStep advance(const SendRing& ring, SendCursor& cursor, uint16_t doorbell, bo
 // longest accepted chain that ends exactly at `end`; `end` where there is none.
 uint64_t chain_start(const SendRing& ring, const RingBytes& slots, uint64_t first, uint64_t end);
 
+// Requests are rung for in order, and when they are written: from the result on nothing had been
+// rung for when these blocks were copied; ~0 where they do not tell. `slots` are the blocks from
+// position `first` on, behind what is known to be posted; where `first_begins` a WQE begins. A slot
+// that does not carry its own position's index may have been used again already, a lap later. Not
+// so
+//   where it holds what was there a lap ago; or is zero, in the first lap (`posted_after`: the
+//   doorbell record, read later. Assumes, as `margin` does, that nobody is three quarters of the
+//   ring ahead); from `reusable` on: no earlier position than this had completed when the copy had
+//   ended, and the writers wait for completions. ~0: that is unknown.
+uint64_t unwritten_from(const SendRing& ring, const RingBytes& slots, uint64_t first,
+                        bool first_begins, uint64_t posted_after, uint64_t reusable);
+// The end of the WQE at `position` as these blocks have it; where they do not, of the largest.
+uint64_t end_of_wqe(const SendRing& ring, const RingBytes& slots, uint64_t first,
+                    uint64_t position);
+
 // The step has been read: WQEs from `start` on are reported, all before is lost. Returns the blocks
 // lost: seen + lost = posted, always.
 uint64_t finish(SendCursor& cursor, const SendStep& step, uint64_t start);
