@@ -34,8 +34,8 @@ void CompletionLook::state(uint8_t event, RecordBatch& out) const {
   record.number = record.cqn = cqn_;
   record.life = life_;
   record.entries = ring_.entries;
-  record.flags = static_cast<uint16_t>((ring_.collapsed ? SIGMA_RING_COLLAPSED : 0) |
-                                       SIGMA_RING_OVERRUN);
+  record.flags =
+      static_cast<uint16_t>((ring_.collapsed ? SIGMA_RING_COLLAPSED : 0) | SIGMA_RING_OVERRUN);
   record.kind = SIGMA_RING_CQ;
   record.event = event;
   record.origin = SIGMA_RING_BY_LIBRARY;
@@ -57,14 +57,14 @@ bool CompletionLook::load(const RingBytes& bytes, uint64_t entry,
 }
 
 // The last entry read stands behind its successors in the copy, so it is copied with them.
-CompletionLook::Wanted CompletionLook::wanted() const {
+CompletionLook::Wanted CompletionLook::wanted(bool all) const {
   if (ring_.collapsed) return {0, 1};
   if (whole_ring_) return {cursor_.next & ~uint64_t{ring_.entries - 1}, ring_.entries};
   uint64_t first = copy_from(ring_, cursor_);
   if (cursor_.has_anchor && cursor_.next - cursor_.anchor_at < ring_.entries &&
       cursor_.anchor_at < first)
     first = cursor_.anchor_at;
-  const uint64_t count = cursor_.next - first + expected_;
+  const uint64_t count = cursor_.next - first + (all ? ring_.entries : expected_);
   return {first, static_cast<uint32_t>(count < ring_.entries ? count : ring_.entries)};
 }
 
@@ -78,7 +78,17 @@ void CompletionLook::skip_whole(const RingBytes& whole, const LookTimes& times, 
   whole_ring_ = false;
   const uint64_t from = cursor_.next;
   gap(from, skip_to_newest(ring_, cursor_, whole), times, out);
-  cursor_.has_anchor = false;
+  anchor_newest(whole);
+}
+
+// By it the next lap is noticed. One that was being written is found not to stand, which reads as a
+// lap: the whole ring is then looked at again.
+void CompletionLook::anchor_newest(const RingBytes& whole) {
+  std::byte entry[kCqeBytes];
+  cursor_.has_anchor = cursor_.next > 0 && load(whole, (cursor_.next - 1) % ring_.entries, entry);
+  if (!cursor_.has_anchor) return;
+  cursor_.anchor_at = cursor_.next - 1;
+  memcpy(cursor_.anchor.data(), entry, sizeof entry);
 }
 
 void CompletionLook::gap(uint64_t first, uint64_t count, const LookTimes& times, RecordBatch& out) {

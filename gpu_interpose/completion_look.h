@@ -42,14 +42,25 @@ class CompletionLook {
   void newest_of(const RingBytes& whole, F&& newest) const;
 
   // The newest requester's completion of each queue pair in one copy, told or not, by
-  // `newest(qp_num, counter)`. True when there is one that has not been told.
+  // `newest(qp_num, counter)`. True when there is one that has not been told. `all`: there was none
+  // that this copy does not show, nor, of queue pairs without one here, any that was not told.
   struct Wanted {
     uint64_t first = 0;
     uint32_t count = 0;
   };
   template <typename F>
-  bool peek(const Wanted& wanted, const RingBytes& copy, F&& newest) const;
-  Wanted wanted() const;
+  bool peek(const Wanted& wanted, const RingBytes& copy, const RingBytes& anchor, bool& all,
+            F&& newest);
+  // One more entry to be copied, behind `copy`, that tells whether the writer has gone round: the
+  // last one read, which then does not stand any more; of a queue of which nothing was read, the
+  // last of all. Count 0: none.
+  Wanted anchor() const {
+    if (ring_.collapsed) return {};
+    return {fresh() ? ring_.entries - 1 : cursor_.anchor_at,
+            fresh() || cursor_.has_anchor ? 1u : 0u};
+  }
+  // `all`: of all that may be there, not only as much as is likely.
+  Wanted wanted(bool all) const;
   // Two copies of these entries, one after the other in time; `third`, of collapsed queues, one
   // more: under load two of them agree more often. `send_of(qp_num)`: its SendLook or null.
   template <typename F>
@@ -68,8 +79,10 @@ class CompletionLook {
   void report(const Cqe& cqe, uint64_t position, SendLook* send, const LookTimes& times,
               RecordBatch& out);
   bool load(const RingBytes& bytes, uint64_t entry, std::byte (&out)[kCqeBytes]) const;
+  bool fresh() const { return cursor_.next == 0 && !cursor_.has_anchor; }
   bool is_lapped(const Wanted& wanted, const RingBytes& copy) const;
   void skip_whole(const RingBytes& whole, const LookTimes& times, RecordBatch& out);
+  void anchor_newest(const RingBytes& whole);
 
   CompletionRing ring_;
   CompletionCursor cursor_;
@@ -105,7 +118,7 @@ void CompletionLook::start(const RingBytes& whole, F&& newest) {
   // In a ring that nobody has written to, positions begin at 0.
   if (!ring_.collapsed && load(whole, 0, entry) && decode_cqe(entry).kind != CqeKind::invalid) {
     skip_to_newest(ring_, cursor_, whole);
-    cursor_.has_anchor = false;
+    anchor_newest(whole);
   }
   newest_of(whole, newest);
   // What had completed well is told by nobody; an error is what one looks for.
@@ -116,21 +129,45 @@ void CompletionLook::start(const RingBytes& whole, F&& newest) {
 }
 
 template <typename F>
-bool CompletionLook::peek(const Wanted& wanted, const RingBytes& copy, F&& newest) const {
+bool CompletionLook::peek(const Wanted& wanted, const RingBytes& copy, const RingBytes& anchor,
+                          bool& all, F&& newest) {
   std::byte entry[kCqeBytes];
   bool news = false;
+  all = false;
   if (ring_.collapsed) {
     if (!load(copy, 0, entry)) return false;
     const Cqe cqe = decode_cqe(entry);
+    all = users == 1 && (is_requester(cqe) || cqe.kind == CqeKind::invalid);
     if (!is_requester(cqe)) return false;
     newest(cqe.qp_num, cqe.wqe_counter);
     return !cursor_.has_anchor || !anchor_stands(cursor_, entry);
   }
+  if (whole_ring_ && wanted.count == ring_.entries) {
+    // The oldest entry is where the newest one will be followed.
+    CompletionCursor at = cursor_;
+    skip_to_newest(ring_, at, copy);
+    for (uint32_t i = 0; i < ring_.entries; ++i) {
+      if (!load(copy, (at.next + i) % ring_.entries, entry)) continue;
+      const Cqe cqe = decode_cqe(entry);
+      if (is_requester(cqe)) newest(cqe.qp_num, cqe.wqe_counter);
+    }
+    return true;
+  }
+  std::byte mark[kCqeBytes];
+  const bool marked = load(anchor, 0, mark);
+  if (fresh() && load(copy, 0, entry) && decode_cqe(entry).kind != CqeKind::invalid &&
+      !(marked && decode_cqe(mark).kind == CqeKind::invalid))
+    whole_ring_ = true;
   if (whole_ring_ || is_lapped(wanted, copy)) return true;
   for (uint64_t at = cursor_.next; at < wanted.first + wanted.count; ++at) {
     if (!load(copy, at - wanted.first, entry)) break;
     const Cqe cqe = decode_cqe(entry);
-    if (cqe.kind == CqeKind::invalid || cqe.owner != (at / ring_.entries & 1)) break;
+    if (cqe.kind == CqeKind::invalid || cqe.owner != (at / ring_.entries & 1)) {
+      all = cqe.kind == CqeKind::invalid ||
+            (cursor_.has_anchor && cursor_.anchor_at + 1 == cursor_.next && marked &&
+             anchor_stands(cursor_, mark));
+      break;
+    }
     news = true;
     if (is_requester(cqe)) newest(cqe.qp_num, cqe.wqe_counter);
   }
@@ -154,8 +191,8 @@ void CompletionLook::on_copies(const Wanted& wanted, const RingBytes& one, const
       left_since_ns_ = times.before_ns;
     return;
   }
-  if (whole_ring_) return skip_whole(two, times, out);
-  if (is_lapped(wanted, two)) {
+  if (whole_ring_ && wanted.count == ring_.entries) return skip_whole(two, times, out);
+  if (whole_ring_ || is_lapped(wanted, two)) {
     whole_ring_ = true;
     left_since_ns_ = times.before_ns;
     return;

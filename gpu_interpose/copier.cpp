@@ -96,10 +96,7 @@ Copier::Finish Copier::finish(uint64_t limit_ns) {
   uint64_t pause = 2'000;
   for (;;) {
     const CUresult result = calls_.stream_query(stream_);
-    if (result == cuda::kSuccess) {
-      used_ = 0;
-      return Finish::done;
-    }
+    if (result == cuda::kSuccess) return Finish::done;
     if (result != cuda::kNotReady) {
       error_ = result;
       return Finish::failed;

@@ -27,7 +27,7 @@ bool find_calls(CudaCalls& calls, void* (*find)(const char* symbol));
 
 class Copier {
  public:
-  static constexpr size_t kBufferBytes = size_t{1} << 20;
+  static constexpr size_t kBufferBytes = size_t{2} << 20;
 
   enum class Open : uint8_t { ready, inactive, failed };
   // `inactive`: the job has no primary context of this device now; try again later. We make none.
@@ -46,6 +46,9 @@ class Copier {
   // one after the other.
   const std::byte* copy(uint64_t from, size_t bytes);
   size_t room() const { return kBufferBytes - used_; }
+  // What lies behind the first `used` bytes is not wanted any more. No copy may be under way.
+  size_t used() const { return used_; }
+  void rewind(size_t used) { used_ = used; }
   enum class Finish : uint8_t { done, late, failed };
   // `late`: not done within the limit. May be called again; nothing else may be before it is done.
   Finish finish(uint64_t limit_ns);

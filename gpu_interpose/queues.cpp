@@ -17,6 +17,7 @@
 #include "gpu_interpose/lock.h"
 #include "gpu_interpose/memory.h"
 #include "gpu_interpose/reader.h"
+#include "gpu_interpose/send_look.h"
 #include "gpu_interpose/stack_name.h"
 #include "gpu_interpose/text.h"
 
@@ -275,6 +276,16 @@ void apply_attributes(sigma_gpu_queue& queue, const PrmFacts& facts) {
   if (facts.to_state == IBV_QPS_RTS) queue.flags |= SIGMA_GPU_HAS_RETRIES;
 }
 
+// A queue in host memory is read by the tracer, from outside; that a GPU posts to it is for us to
+// say. No thread of ours is needed for it.
+void tell_host_queue(const sigma_gpu_queue& queue) {
+  if (queue.tier != 1 || !tracer_present()) return;
+  RecordBatch batch(sigmatrace_gpu_emit);
+  SendLook look;
+  look.begin(queue, 1, SIGMA_RING_READ, false, "", now_ns(), batch);
+  batch.flush();
+}
+
 void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stack,
                bool& made_device_queue) {
   if (facts.sq_blocks.value_or(0) == 0) return;  // receives only
@@ -317,7 +328,9 @@ void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stac
     queue.sequence = entry.sequence;
     memcpy(&entry, &queue, sizeof entry);
   });
-  made_device_queue = (queue.flags & SIGMA_GPU_INITIATED) && queue.ring_memory == SIGMA_GPU_MEMORY_DEVICE;
+  tell_host_queue(queue);
+  made_device_queue =
+      (queue.flags & SIGMA_GPU_INITIATED) && queue.ring_memory == SIGMA_GPU_MEMORY_DEVICE;
 }
 
 void end_queue(uint32_t index) {
@@ -514,6 +527,7 @@ void on_host_registered(uint64_t begin, uint64_t bytes, bool io_memory) {
         queue.cq_memory = SIGMA_GPU_MEMORY_REGISTERED;
       classify(queue);
     });
+    tell_host_queue(queue);
   }
 }
 

@@ -62,27 +62,27 @@ void Sampler::begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attac
   watched.created_ns = queue.created_ns;
   watched.gpu = -1;
   watched.cq = -1;
-  // The first queue is what starts the reader: whoever listened then has missed nothing of it. Without
-  // a doorbell record only completions count its posts, and a lap of those may have passed already.
-  watched.started = queue.created_ns >= attached_ns ||
-                    (first_listener_ && queue.flags & SIGMA_GPU_LISTENED && queue.doorbell_addr != 0);
+  // The first queue is what starts the reader: whoever listened then has missed nothing of it.
+  watched.started =
+      queue.created_ns >= attached_ns || (first_listener_ && queue.flags & SIGMA_GPU_LISTENED);
   const uint64_t now = now_ns();
   const bool on_host = queue.ring_memory == SIGMA_GPU_MEMORY_HOST ||
                        queue.ring_memory == SIGMA_GPU_MEMORY_REGISTERED;
-  if (on_host) return watched.send.begin(queue, 1, SIGMA_RING_READ, "", now, out_);
+  if (on_host) return watched.send.begin(queue, 1, SIGMA_RING_READ, false, "", now, out_);
   if (!of_device(queue) || queue.ring_addr == 0)
-    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, "memory of unknown kind", now, out_);
+    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, false, "memory of unknown kind", now,
+                              out_);
   const int device = gpu_of(queue);
   if (device < 0)
-    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, "no device of its memory", now, out_);
+    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, false, "no device of its memory", now,
+                              out_);
   watched.gpu = static_cast<int16_t>(device);
   if (gpus_[device].given_up)
-    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, "reader gave up", now, out_);
+    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, false, "reader gave up", now, out_);
   const bool snapshot = options_.snapshots_only;
   const uint8_t tier = snapshot ? 5 : 3;
-  watched.send.begin(queue, tier, snapshot ? SIGMA_RING_SNAPSHOT : SIGMA_RING_READ, "", now, out_);
-  // What the first look finds of a new queue was posted since its creation, not since we know of it.
-  if (watched.started) watched.send.looked_ns = queue.created_ns;
+  watched.send.begin(queue, tier, snapshot ? SIGMA_RING_SNAPSHOT : SIGMA_RING_READ, watched.started,
+                     "", now, out_);
   if (queue.cq_memory != SIGMA_GPU_MEMORY_DEVICE) return;
   // A completion queue may serve several.
   uint32_t free = completions_used_;

@@ -25,11 +25,10 @@ class Sampler {
 
   // `memory`: zeroed, of memory_bytes(), untouched parts cost nothing.
   static size_t memory_bytes();
-  // `marks`, by entry, or null: entries that are not 0 are about to go, and are not looked at but by
-  // end_queues(). `calls` null: no driver.
+  // `marks`, by entry, or null: entries that are not 0 are about to go, and are not looked at but
+  // by end_queues(). `calls` null: no driver.
   Sampler(const sigma_gpu_registry& registry, const CudaCalls* calls, RecordBatch& out,
-          void* memory, const SamplerOptions& options,
-          const std::atomic<uint8_t>* marks = nullptr);
+          void* memory, const SamplerOptions& options, const std::atomic<uint8_t>* marks = nullptr);
 
   // Takes in queues that came, changed or went. `attached_ns`: since when somebody listens; older
   // queues are taken up where their completions stand.
@@ -46,7 +45,8 @@ class Sampler {
   void leave_device(int device);
   // Nobody listens any more.
   void forget();
-  // Blocks of the queue at this entry that were told, or said to be missed; any thread may ask, for progress only.
+  // Blocks of the queue at this entry that were told, or said to be missed; any thread may ask, for
+  // progress only.
   uint64_t told_of(uint32_t index) const {
     return std::atomic_ref(const_cast<uint64_t&>(progress_[index % kProgress])).load();
   }
@@ -68,15 +68,19 @@ class Sampler {
     uint16_t doorbell_value, counter;
     SendLook::Wanted wanted;
     const std::byte *one[2], *two[2], *doorbell_between, *completion_between;
+    // What stood behind the last block posted; 0 blocks: it was not copied.
+    uint64_t ahead_from;
+    uint32_t ahead_blocks;
+    const std::byte* ahead[2];
     uint16_t doorbell_between_value;
   };
   struct CompletionSlot {
     CompletionLook look;
     bool started;
     // Of this round
-    bool planned, news;
+    bool planned, news, all_seen;
     CompletionLook::Wanted wanted;
-    const std::byte *one[2], *two[2], *three;
+    const std::byte *one[2], *two[2], *three, *anchor[2];
   };
   struct Gpu {
     Copier copier;
@@ -97,6 +101,9 @@ class Sampler {
   bool second_phase(Gpu& gpu, int device, bool last, double& fill);
   bool read_part(Gpu& gpu, int device, uint32_t from, uint32_t to, bool last);
   bool copy_slots(Gpu& gpu, Watched& watched);
+  bool plan_completions(Gpu& gpu, CompletionSlot& slot, bool last);
+  void copy_ahead(Gpu& gpu, Watched& watched);
+  void judge_ahead(Watched& watched) const;
   void tell_completions(CompletionSlot& slot, uint64_t now_ns);
   bool copy_ring(Gpu& gpu, uint64_t base, uint32_t entries, uint32_t entry_bytes, uint64_t first,
                  uint32_t count, const std::byte* (&pieces)[2]);
@@ -125,6 +132,7 @@ class Sampler {
   bool first_listener_ = true;
   uint32_t used_ = 0, completions_used_ = 0, device_queues_ = 0, next_cq_life_ = 0;
   Gpu gpus_[kMaxGpus] = {};
+  size_t phase_bytes_ = 0;  // of the copier's buffer, that the first phase filled
   double interval_ns_ = 50'000;
   uint64_t active_ns_ = 0, round_ns_ = 0, round_begin_ns_ = 0;
 };

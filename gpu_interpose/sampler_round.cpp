@@ -11,8 +11,10 @@ namespace {
 
 constexpr size_t kRecordBytes = 8;  // the doorbell record: receive, send
 constexpr uint64_t kSnapshotLookNs = 50'000'000;
-// Of one queue at a look: what a quarter of the buffer holds twice.
-constexpr uint32_t kMostBlocks = Copier::kBufferBytes / 8 / kWqeBlockBytes;
+// A half of the buffer for each of a round's phases; of that, what may be ahead of the posts.
+constexpr size_t kPhaseBytes = Copier::kBufferBytes / 2, kAheadBytes = kPhaseBytes / 2;
+// Of one queue at a look: what a quarter of that holds twice.
+constexpr uint32_t kMostBlocks = kPhaseBytes / 8 / kWqeBlockBytes;
 
 uint16_t send_doorbell(const std::byte* record) {
   return static_cast<uint16_t>(std::to_integer<unsigned>(record[6]) << 8 |
@@ -110,6 +112,7 @@ bool Sampler::look_at(int device, bool last, double& fill) {
 
 // Queues that were in use before: where do they stand?
 bool Sampler::start_queues(Gpu& gpu, int device) {
+  const uint64_t begin = now_ns();
   for (uint32_t i = 0; i < used_; ++i) {
     Watched& watched = watched_[i];
     if (!sampled(watched, device) || watched.started || (marked(i) && !watched.ending)) continue;
@@ -117,7 +120,8 @@ bool Sampler::start_queues(Gpu& gpu, int device) {
     CompletionSlot* slot = watched.cq >= 0 ? &completions_[watched.cq] : nullptr;
     const std::byte* pieces[2] = {};
     const uint32_t entries = slot ? (slot->look.collapsed() ? 1 : slot->look.entries()) : 0;
-    const bool fits = slot && size_t{entries} * slot->look.entry_bytes() <= Copier::kBufferBytes / 2;
+    const bool fits = slot && size_t{entries} * slot->look.entry_bytes() <= kPhaseBytes;
+    gpu.copier.rewind(0);
     if (fits && !copy_ring(gpu, slot->look.address(), slot->look.collapsed() ? 1 : entries,
                            slot->look.entry_bytes(), 0, entries, pieces))
       return finish(gpu, device) && false;
@@ -143,49 +147,90 @@ bool Sampler::start_queues(Gpu& gpu, int device) {
       slot->started = true;
     }
     if (watched.doorbell) watched.doorbell_value = send_doorbell(watched.doorbell);
-    watched.send.start(watched.doorbell_value, found, counter, now_ns(), out_);
+    watched.send.start(watched.doorbell_value, found, counter, begin, out_);
     watched.started = true;
   }
   return true;
 }
 
+bool Sampler::plan_completions(Gpu& gpu, CompletionSlot& slot, bool last) {
+  const uint32_t bytes = slot.look.entry_bytes();
+  slot.wanted = slot.look.wanted(last);
+  const uint32_t entries = slot.look.collapsed() ? 1 : slot.look.entries();
+  const size_t needed = slot.wanted.count * size_t{bytes};
+  if (needed > kPhaseBytes / 2) return true;  // a larger queue than this reader can follow
+  if (gpu.copier.used() + needed + 2 * size_t{bytes} > kPhaseBytes) return false;
+  slot.planned = true;
+  if (!copy_ring(gpu, slot.look.address(), entries, bytes, slot.wanted.first, slot.wanted.count,
+                 slot.one))
+    return false;
+  slot.two[0] = slot.two[1] = slot.three = slot.anchor[0] = nullptr;
+  if (!slot.look.collapsed())
+    return slot.look.anchor().count == 0 || copy_ring(gpu, slot.look.address(), entries, bytes,
+                                                      slot.look.anchor().first, 1, slot.anchor);
+  slot.two[0] = gpu.copier.copy(slot.look.address(), bytes);
+  slot.three = gpu.copier.copy(slot.look.address(), bytes);
+  return slot.three != nullptr;
+}
+
+void Sampler::copy_ahead(Gpu& gpu, Watched& watched) {
+  const sigma_gpu_queue& queue = watched.send.queue();
+  const uint32_t blocks = watched.send.blocks_ahead();
+  watched.ahead_from = watched.send.posted();
+  if (blocks > 0 && copy_ring(gpu, queue.ring_addr, queue.ring_entries, kWqeBlockBytes,
+                              watched.ahead_from, blocks, watched.ahead))
+    watched.ahead_blocks = blocks;
+}
+
+void Sampler::judge_ahead(Watched& watched) const {
+  if (watched.ahead_blocks == 0) return watched.send.nothing_known_ahead();
+  const CompletionSlot* slot = watched.cq >= 0 ? &completions_[watched.cq] : nullptr;
+  watched.send.on_ahead(bytes_of(watched.ahead, watched.send.queue().ring_entries, kWqeBlockBytes,
+                                 watched.ahead_from, watched.ahead_blocks),
+                        watched.ahead_from, round_begin_ns_, watched.doorbell_value,
+                        slot && slot->planned && slot->all_seen, watched.has_completion,
+                        watched.counter);
+}
+
+// Of all queues first what is not posted yet: so what completed, or was posted, before it was
+// copied is in the copies that follow.
 bool Sampler::first_phase(Gpu& gpu, int device, bool last) {
   round_begin_ns_ = now_ns();
+  gpu.copier.rewind(0);
   for (uint32_t i = 0; i < completions_used_; ++i) completions_[i].planned = false;
   for (uint32_t i = 0; i < used_; ++i) {
     Watched& watched = watched_[i];
     watched.doorbell = nullptr;
     watched.looked = watched.has_completion = false;
     watched.wanted = {};
+    watched.ahead_blocks = 0;
     if (!sampled(watched, device) || !due(watched, last) || (!last && marked(i))) continue;
+    watched.looked = true;
+    if (gpu.copier.used() < kAheadBytes) copy_ahead(gpu, watched);
+  }
+  bool room = gpu.copier.last_error() == cuda::kSuccess;
+  for (uint32_t i = 0; i < used_; ++i) {
+    Watched& watched = watched_[i];
+    if (!watched.looked) continue;
+    watched.looked = false;
+    room = room && gpu.copier.used() + kRecordBytes < kPhaseBytes;
+    if (!room) continue;
     // A queue without a doorbell record moves by its completions alone.
-    const bool look_for_completions =
-        last || watched.send.pending() || watched.send.queue().doorbell_addr == 0;
-    if (watched.cq >= 0 && look_for_completions && !completions_[watched.cq].planned) {
-      CompletionSlot& slot = completions_[watched.cq];
-      const uint32_t bytes = slot.look.entry_bytes();
-      slot.wanted = slot.look.wanted();
-      const uint32_t entries = slot.look.collapsed() ? 1 : slot.look.entries();
-      slot.planned = true;
-      if (!copy_ring(gpu, slot.look.address(), entries, bytes, slot.wanted.first, slot.wanted.count,
-                     slot.one))
-        break;
-      slot.two[0] = slot.two[1] = slot.three = nullptr;
-      if (slot.look.collapsed()) {
-        slot.two[0] = gpu.copier.copy(slot.look.address(), bytes);
-        slot.three = gpu.copier.copy(slot.look.address(), bytes);
-        if (!slot.three) break;
+    if (watched.cq >= 0 && (last || watched.send.wants_completions()) &&
+        !completions_[watched.cq].planned)
+      room = plan_completions(gpu, completions_[watched.cq], last);
+    if (room &&
+        !read_doorbell(gpu, watched.send.queue(), watched.doorbell, watched.doorbell_value)) {
+      room = false;
+      if (gpu.copier.last_error() == cuda::kSuccess) {
+        watched.send.change(0, SIGMA_RING_SETUP, "doorbell unreadable", out_);
+        room = true;
+        continue;
       }
     }
-    if (!read_doorbell(gpu, watched.send.queue(), watched.doorbell, watched.doorbell_value)) {
-      if (gpu.copier.last_error() == cuda::kSuccess && gpu.copier.room() > 4096)
-        watched.send.change(0, SIGMA_RING_SETUP, "doorbell unreadable", out_);
-      else
-        break;
-      continue;
-    }
-    watched.looked = true;
+    watched.looked = room;
   }
+  phase_bytes_ = gpu.copier.used();
   return finish(gpu, device);
 }
 
@@ -199,7 +244,8 @@ bool Sampler::second_phase(Gpu& gpu, int device, bool last, double& fill) {
     slot.news = slot.look.peek(
         slot.wanted,
         bytes_of(slot.one, entries, slot.look.entry_bytes(), slot.wanted.first, slot.wanted.count),
-        [&](uint32_t qp_num, uint16_t counter) {
+        bytes_of(slot.anchor, entries, slot.look.entry_bytes(), slot.look.anchor().first, 1),
+        slot.all_seen, [&](uint32_t qp_num, uint16_t counter) {
           for (uint32_t k = 0; k < used_; ++k) {
             Watched& watched = watched_[k];
             if (!watched.looked || watched.cq != static_cast<int32_t>(i) ||
@@ -214,18 +260,23 @@ bool Sampler::second_phase(Gpu& gpu, int device, bool last, double& fill) {
     Watched& watched = watched_[i];
     if (!watched.looked) continue;
     SendLook& send = watched.send;
-    if (watched.doorbell) watched.doorbell_value = send_doorbell(watched.doorbell);
+    if (watched.doorbell)
+      watched.doorbell_value = send_doorbell(watched.doorbell);
+    else  // of host memory: once more, for the copies are done only now
+      read_doorbell(gpu, send.queue(), watched.doorbell, watched.doorbell_value);
     const uint64_t before = send.posted();
+    judge_ahead(watched);
     const CompletionSlot* slot = watched.cq >= 0 ? &completions_[watched.cq] : nullptr;
     // Without a completion no more can have been posted than the ring holds.
-    const bool laps = now - send.looked_ns > lap_ns && (!slot || !slot->planned || slot->news) &&
-                      (send.pending() || watched.doorbell_value != (before & 0xffff));
+    const bool completed = !slot || !slot->planned || slot->news;
+    const bool moved = send.queue().doorbell_addr == 0 || send.pending() ||
+                       watched.doorbell_value != (before & 0xffff);
+    const bool laps = now - send.looked_ns > lap_ns && completed && moved;
     if (last) send.want_snapshot();
     watched.wanted = send.on_doorbell(watched.doorbell_value, watched.has_completion,
-                                      watched.counter, laps, now);
+                                      watched.counter, laps, round_begin_ns_);
     send.limit(watched.wanted, kMostBlocks);
-    const double part =
-        static_cast<double>(send.posted() - before) / send.queue().ring_entries;
+    const double part = static_cast<double>(send.posted() - before) / send.queue().ring_entries;
     if (part > fill) fill = part;
   }
   // As many queues at a time as the buffer holds.
@@ -237,7 +288,7 @@ bool Sampler::second_phase(Gpu& gpu, int device, bool last, double& fill) {
       bytes = 2 * size_t{watched_[i].wanted.blocks()} * kWqeBlockBytes + 512;
       if (watched_[i].cq >= 0) bytes += size_t{completions_[watched_[i].cq].wanted.count + 1} * 128;
     }
-    if (i == used_ || planned + bytes > Copier::kBufferBytes) {
+    if (i == used_ || planned + bytes > kPhaseBytes) {
       if (planned > 0 && !read_part(gpu, device, from, i, last)) return false;
       from = i;
       planned = 0;
@@ -272,6 +323,8 @@ bool Sampler::copy_slots(Gpu& gpu, Watched& watched) {
 
 // The queues of one part of the table: what is new in them, and in their completion queues.
 bool Sampler::read_part(Gpu& gpu, int device, uint32_t from, uint32_t to, bool last) {
+  // What the first phase read is still wanted.
+  gpu.copier.rewind(phase_bytes_);
   bool copied = true;
   for (uint32_t i = from; i < to && copied; ++i) {
     Watched& watched = watched_[i];
@@ -308,13 +361,14 @@ bool Sampler::read_part(Gpu& gpu, int device, uint32_t from, uint32_t to, bool l
         copies.counter = cqe.wqe_counter;
       }
       copies.last = last;
-      send.on_slots(watched.wanted, copies, {send.looked_ns, now}, out_);
+      send.on_slots(watched.wanted, copies, now, out_);
     }
     send.looked_ns = round_begin_ns_;
     watched.told_whole = last;
   }
   for (uint32_t i = from; i < to; ++i)
-    if (watched_[i].looked && watched_[i].cq >= 0) tell_completions(completions_[watched_[i].cq], now);
+    if (watched_[i].looked && watched_[i].cq >= 0)
+      tell_completions(completions_[watched_[i].cq], now);
   return true;
 }
 
@@ -325,11 +379,16 @@ void Sampler::tell_completions(CompletionSlot& slot, uint64_t now) {
   const uint32_t bytes = slot.look.entry_bytes();
   if (slot.news && slot.two[0]) {
     const std::byte* const third[2] = {slot.three, nullptr};
+    const uint64_t missed = slot.look.missed();
     slot.look.on_copies(
         slot.wanted, bytes_of(slot.one, entries, bytes, slot.wanted.first, slot.wanted.count),
         bytes_of(slot.two, entries, bytes, slot.wanted.first, slot.wanted.count),
         bytes_of(third, entries, bytes, 0, 1), {slot.look.looked_ns, now},
         [&](uint32_t qp_num) { return send_of(slot.look, qp_num); }, out_);
+    if (slot.look.missed() != missed)
+      for (uint32_t i = 0; i < used_; ++i)
+        if (watched_[i].here && watched_[i].cq == &slot - completions_)
+          watched_[i].send.on_lost_completions();
   }
   slot.look.looked_ns = round_begin_ns_;
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kQuietNs = 200'000;
 // Copied behind a completion that is ahead of the doorbell, for the rest of its WQE.
-constexpr uint32_t kOpenEndBlocks = 8;
+constexpr uint32_t kOpenEndBlocks = 16;
 constexpr uint32_t kMostBehind = 1024;
 
 template <typename T>
@@ -69,19 +69,33 @@ bool SendLook::guarded() const {
   return queue_.stack == SIGMA_GPU_STACK_DOCA || queue_.stack == SIGMA_GPU_STACK_UCX;
 }
 
-void SendLook::begin(const sigma_gpu_queue& queue, uint8_t tier, uint8_t mode, const char* reason,
-                     uint64_t now_ns, RecordBatch& out) {
+// NVSHMEM's posts, and those of DeepEP's kernels to its queues, hold a lock around record and
+// doorbell; rocSHMEM's around the whole post.
+bool SendLook::record_first() const {
+  return queue_.doorbell_addr != 0 &&
+         (queue_.stack == SIGMA_GPU_STACK_NVSHMEM || queue_.stack == SIGMA_GPU_STACK_DEEPEP ||
+          queue_.stack == SIGMA_GPU_STACK_ROCSHMEM);
+}
+
+LookTimes SendLook::times_of(uint64_t position, uint64_t after_ns) const {
+  return {bounds_.earliest(position), after_ns};
+}
+
+void SendLook::begin(const sigma_gpu_queue& queue, uint8_t tier, uint8_t mode, bool from_birth,
+                     const char* reason, uint64_t now_ns, RecordBatch& out) {
   *this = SendLook{};
   queue_ = queue;
   ring_ = {queue.qp_num, queue.ring_entries};
   tier_ = tier;
   mode_ = valid(ring_) ? mode : uint8_t{SIGMA_RING_SETUP};
   begun_ = true;
-  looked_ns = moved_ns_ = now_ns;
+  looked_ns = from_birth ? queue.created_ns : now_ns;
+  moved_ns_ = now_ns;
+  bounds_.begin(from_birth ? queue.created_ns : 0);
   state(SIGMA_RING_BEGIN, reason, out);
 }
 
-void SendLook::start(uint16_t doorbell, bool has_completion, uint16_t counter, uint64_t now_ns,
+void SendLook::start(uint16_t doorbell, bool has_completion, uint16_t counter, uint64_t read_ns,
                      RecordBatch& out) {
   // Of a queue's age nothing is known: positions begin in the first round of 65,536, or where the
   // doorbell and the completion lie on two sides of its end, in the second.
@@ -105,32 +119,63 @@ void SendLook::start(uint16_t doorbell, bool has_completion, uint16_t counter, u
     completed_ = from;
     any_completed_ = true;
   }
-  unknown_until_ = cursor_.posted;
-  moved_ns_ = now_ns;
+  end_known_ = cursor_.posted == doorbell_;
+  if (record_first()) bounds_.saw(cursor_.posted, read_ns);
+  moved_ns_ = read_ns;
   // Said again, now that it is known from where on.
   if (first_ != 0) state(SIGMA_RING_STATE, "", out);
 }
 
 SendLook::Wanted SendLook::on_doorbell(uint16_t doorbell, bool has_completion, uint16_t counter,
-                                       bool laps_possible, uint64_t now_ns) {
+                                       bool laps_possible, uint64_t read_ns) {
   // Warps may store their records out of order: one that is a little behind tells nothing new.
   const auto behind = static_cast<uint16_t>(static_cast<uint16_t>(doorbell_) - doorbell);
   if (laps_possible || behind > smaller(ring_.blocks, kMostBehind))
     doorbell_ = extend16(doorbell_, doorbell);
   uint64_t target = larger(doorbell_, cursor_.posted), position = 0;
-  open_end_ = has_completion && position_of(counter, position) && position >= target;
+  open_end_ = has_completion && position_of(counter, target, position) && position >= target;
   if (open_end_) target = position + 1;
-  if (target != cursor_.posted) moved_ns_ = now_ns;
-  step_ = advance(ring_, cursor_, static_cast<uint16_t>(target), laps_possible);
-  if (cursor_.next == cursor_.posted) {
-    behind_since_ns_ = 0;
-    return {};
+  news_ = target - cursor_.posted;
+  if (news_ > 0) {
+    moved_ns_ = read_ns;
+    end_known_ = !open_end_;
   }
-  if (behind_since_ns_ == 0) behind_since_ns_ = looked_ns;
+  step_ = advance(ring_, cursor_, static_cast<uint16_t>(target), laps_possible);
+  if (record_first()) bounds_.saw(cursor_.posted, read_ns);
+  if (cursor_.next == cursor_.posted) return {};
   if (mode_ == SIGMA_RING_SETUP || (mode_ == SIGMA_RING_SNAPSHOT && !snapshot_)) return {};
   Wanted wanted{step_.first, step_.end};
-  if (open_end_) wanted.end += smaller<uint64_t>(kOpenEndBlocks - 1, ring_.blocks - wanted.blocks());
+  if (open_end_)
+    wanted.end += smaller<uint64_t>(kOpenEndBlocks - 1, ring_.blocks - wanted.blocks());
   return wanted;
+}
+
+uint32_t SendLook::blocks_ahead() const {
+  if (record_first()) return 0;
+  if (news_ == 0 && end_known_ && unwritten_ == cursor_.posted) return 1;
+  const uint64_t most = larger<uint64_t>(ring_.blocks / 4, kAheadBlocks);
+  const uint64_t likely = larger<uint64_t>(2 * news_, kAheadBlocks);
+  return static_cast<uint32_t>(smaller<uint64_t>(smaller<uint64_t>(most, kMostAhead),
+                                                 smaller<uint64_t>(likely, ring_.blocks)));
+}
+
+void SendLook::on_ahead(const RingBytes& slots, uint64_t first, uint64_t ns, uint16_t doorbell,
+                        bool completions_known, bool has_completion, uint16_t counter) {
+  const uint64_t posted_after =
+      larger(cursor_.posted, queue_.doorbell_addr ? extend16(doorbell_, doorbell) : 0);
+  uint64_t reusable = ~uint64_t{0}, position = 0;
+  const bool behind_first =
+      has_completion && position_of(counter, posted_after, position) && position >= first;
+  if (guarded() && completions_known && (has_completion || !completions_lost_))
+    reusable = behind_first ? end_of_wqe(ring_, slots, first, position)
+               : end_known_ ? first
+                            : first + kOpenEndBlocks;
+  const auto from = [&](uint64_t free) {
+    return unwritten_from(ring_, slots, first, end_known_, posted_after, free);
+  };
+  untold_ = guarded() && from(~uint64_t{0}) != first;
+  unwritten_ = from(reusable);
+  if (unwritten_ != ~uint64_t{0}) bounds_.saw(unwritten_, ns);
 }
 
 void SendLook::limit(Wanted& wanted, uint32_t blocks) {
@@ -140,16 +185,15 @@ void SendLook::limit(Wanted& wanted, uint32_t blocks) {
   step_.first = wanted.first = first;
 }
 
-// Of the WQE whose first block the completion named, the last one posted.
+// Of the WQE whose first block the completion named, the last one posted; 0: it is not there.
 uint32_t SendLook::last_wqe_blocks(const Wanted& wanted, const RingBytes& bytes) const {
   Wqe wqe;
-  if (step_.end == 0 || step_.end - 1 < wanted.first) return 1;
+  if (step_.end == 0 || step_.end - 1 < wanted.first) return 0;
   const bool whole = decode_wqe(bytes, (step_.end - 1 - wanted.first) * kWqeBlockBytes,
                                 service_of(queue_.qp_type), wqe);
-  if (!whole || wqe.qp_num != queue_.qp_num ||
-      wqe.index != static_cast<uint16_t>(step_.end - 1) || wqe.blocks == 0 ||
-      step_.end - 1 + wqe.blocks > wanted.end)
-    return 1;
+  if (!whole || wqe.qp_num != queue_.qp_num || wqe.index != static_cast<uint16_t>(step_.end - 1) ||
+      wqe.blocks == 0 || step_.end - 1 + wqe.blocks > wanted.end)
+    return 0;
   return wqe.blocks;
 }
 
@@ -172,17 +216,17 @@ uint64_t SendLook::certain_from(const Wanted& wanted, uint64_t start, uint64_t e
   return certain;
 }
 
-void SendLook::on_slots(const Wanted& wanted, const Copies& copies, const LookTimes& look,
+void SendLook::on_slots(const Wanted& wanted, const Copies& copies, uint64_t after_ns,
                         RecordBatch& out) {
-  LookTimes times = look;
-  if (behind_since_ns_ != 0) times.before_ns = smaller(times.before_ns, behind_since_ns_);
   if (open_end_)
-    if (const uint32_t more = last_wqe_blocks(wanted, copies.one) - 1; more > 0) {
-      cursor_.posted += more;
-      step_.end += more;
+    if (const uint32_t blocks = last_wqe_blocks(wanted, copies.one); blocks > 0) {
+      cursor_.posted += blocks - 1;
+      step_.end += blocks - 1;
+      end_known_ = true;
     }
+  const uint64_t newest = larger(cursor_.posted, completed_);
   uint64_t completed = completed_, position = 0;
-  if (copies.has_completion && position_of(copies.counter, position))
+  if (copies.has_completion && position_of(copies.counter, newest, position))
     completed = larger(completed, position + 1);
   const uint64_t posted_after = larger(extend16(doorbell_, copies.doorbell), completed);
   const uint64_t start = chain_start(ring_, copies.one, wanted.first, step_.end);
@@ -193,51 +237,58 @@ void SendLook::on_slots(const Wanted& wanted, const Copies& copies, const LookTi
     const uint64_t sum = sum_of(copies.one);
     const bool unchanged = quiet_since_ns_ != 0 && quiet_posted_ == step_.end && quiet_sum_ == sum;
     if (!unchanged) {
-      quiet_since_ns_ = times.after_ns;
+      quiet_since_ns_ = after_ns;
       quiet_posted_ = step_.end;
       quiet_sum_ = sum;
     }
-    if (!unchanged || times.after_ns - quiet_since_ns_ < kQuietNs) return;
+    if (!unchanged || after_ns - quiet_since_ns_ < kQuietNs) return;
     quiet = same_blocks(copies.one, copies.two, 0, static_cast<uint32_t>(step_.end - wanted.first));
     if (!quiet) return;
     from = start;
   }
-  quiet_since_ns_ = behind_since_ns_ = 0;
+  quiet_since_ns_ = 0;
   const uint64_t lapped = step_.gap;
-  if (mode_ == SIGMA_RING_SNAPSHOT)
-    gap(cursor_.next, lapped, SIGMA_GAP_COUNTED, times, out);
-  else
-    gap(cursor_.next, lapped, SIGMA_GAP_LAPPED, times, out);
-  gap(wanted.first, from - wanted.first, SIGMA_GAP_UNCERTAIN, times, out);
+  gap(cursor_.next, lapped, mode_ == SIGMA_RING_SNAPSHOT ? SIGMA_GAP_COUNTED : SIGMA_GAP_LAPPED,
+      after_ns, out);
+  gap(wanted.first, from - wanted.first, SIGMA_GAP_UNCERTAIN, after_ns, out);
   Wqe wqe;
   for (uint64_t at = from; at < step_.end; at += wqe.blocks) {
     if (!decode_wqe(copies.one, (at - wanted.first) * kWqeBlockBytes, service_of(queue_.qp_type),
                     wqe) ||
         wqe.blocks == 0) {
-      gap(at, step_.end - at, SIGMA_GAP_UNREADABLE, times, out);
+      gap(at, step_.end - at, SIGMA_GAP_UNREADABLE, after_ns, out);
       break;
     }
-    report(at, wqe, times, quiet || copies.last, posted_after, out);
+    report(at, wqe, times_of(at, after_ns), quiet || copies.last, posted_after, out);
   }
   finish(cursor_, step_, from);
+  bounds_.forget_before(cursor_.next);
   snapshot_ = false;
 }
 
-// Not more than the ring is outstanding: half of what an index tells apart.
-bool SendLook::position_of(uint16_t counter, uint64_t& position) const {
-  const uint64_t near = larger(cursor_.posted, completed_);
-  const auto ahead =
-      static_cast<int16_t>(static_cast<uint16_t>(counter - static_cast<uint16_t>(near)));
-  if (ahead < 0 && near < static_cast<uint64_t>(-int64_t{ahead})) return false;
-  position = near + static_cast<uint64_t>(int64_t{ahead});
+// The place of a completion's index beside `near`, up to which requests are known to be posted. A
+// doorbell record moves with the completions; without one, these alone tell how far it went, and a
+// newer one is at most the ring behind what an older one told.
+bool SendLook::position_of(uint16_t counter, uint64_t near, uint64_t& position) const {
+  const uint32_t most_behind = queue_.doorbell_addr ? 32'768 : ring_.blocks;
+  const auto behind = static_cast<uint16_t>(static_cast<uint16_t>(near) - counter);
+  if (behind <= most_behind) {
+    if (behind > near) return false;
+    position = near - behind;
+  } else {
+    position = extend16(near, counter);
+  }
   return true;
 }
 
 bool SendLook::on_completion(uint16_t counter) {
   uint64_t position = 0;
-  if (!position_of(counter, position) || (any_completed_ && position < completed_)) return false;
+  if (!position_of(counter, larger(cursor_.posted, completed_), position) ||
+      (any_completed_ && position < completed_))
+    return false;
   completed_ = position + 1;
   any_completed_ = true;
+  completions_lost_ = false;
   return true;
 }
 
@@ -245,11 +296,11 @@ void SendLook::report(uint64_t position, const Wqe& wqe, const LookTimes& times,
                       uint64_t after, RecordBatch& out) {
   sigma_ring_post post{};
   post.context = queue_.context;
-  // Without a doorbell record a request is known by its completion: it may be older than the look
-  // before.
-  if (position >= unknown_until_ && queue_.doorbell_addr != 0) {
-    post.post_ns = times.before_ns + (times.after_ns - times.before_ns) / 2;
-    post.post_error_ns = saturated((times.after_ns - times.before_ns + 1) / 2);
+  // An interval that the record cannot hold is not made a shorter one.
+  const uint64_t half_ns = (times.after_ns - times.before_ns + 1) / 2;
+  if (times.before_ns != 0 && half_ns <= ~0u) {
+    post.post_ns = times.before_ns + half_ns;
+    post.post_error_ns = static_cast<uint32_t>(half_ns);
   }
   post.index = position;
   post.number = queue_.qp_num;
@@ -260,8 +311,8 @@ void SendLook::report(uint64_t position, const Wqe& wqe, const LookTimes& times,
   post.qp_type = queue_.qp_type;
   post.initiator = SIGMA_INITIATOR_GPU;
   post.tier = tier_;
-  uint16_t flags = !quiet && margin_certain(ring_, position, after) ? SIGMA_RING_MARGIN
-                                                                    : SIGMA_RING_POSTERIOR;
+  uint16_t flags =
+      !quiet && margin_certain(ring_, position, after) ? SIGMA_RING_MARGIN : SIGMA_RING_POSTERIOR;
   if (cursor_.modulo) flags |= SIGMA_RING_MODULO;
   if (wqe.signaled) flags |= SIGMA_RING_SIGNALED;
   if (wqe.is_inline) flags |= SIGMA_RING_INLINE;
@@ -297,15 +348,16 @@ void SendLook::report(uint64_t position, const Wqe& wqe, const LookTimes& times,
   out.add(post, SIGMA_RING_POST);
 }
 
-void SendLook::gap(uint64_t first, uint64_t count, uint8_t reason, const LookTimes& times,
+void SendLook::gap(uint64_t first, uint64_t count, uint8_t reason, uint64_t after_ns,
                    RecordBatch& out) {
   if (count == 0) return;
   sigma_ring_gap record{};
   record.context = queue_.context;
   record.first = first;
   record.count = count;
-  record.begin_ns = times.before_ns;
-  record.end_ns = times.after_ns;
+  // Nothing was posted before the queue was there.
+  record.begin_ns = larger<uint64_t>(bounds_.earliest(first), queue_.created_ns);
+  record.end_ns = after_ns;
   record.number = queue_.qp_num;
   record.life = queue_.life;
   record.flags = cursor_.modulo ? SIGMA_RING_MODULO : 0;
@@ -330,13 +382,15 @@ void SendLook::state(uint8_t event, const char* reason, RecordBatch& out) {
   record.life = queue_.life;
   record.entries = queue_.ring_entries;
   record.cqn = queue_.cqn;
-  record.flags = static_cast<uint16_t>((cursor_.modulo ? SIGMA_RING_MODULO : 0) |
-                                       (queue_.flags & SIGMA_GPU_COLLAPSED ? SIGMA_RING_COLLAPSED : 0));
+  record.flags =
+      static_cast<uint16_t>((cursor_.modulo ? SIGMA_RING_MODULO : 0) |
+                            (queue_.flags & SIGMA_GPU_COLLAPSED ? SIGMA_RING_COLLAPSED : 0));
   record.kind = SIGMA_RING_SEND;
   record.event = event;
   record.origin = SIGMA_RING_BY_LIBRARY;
   record.mode = mode_;
-  record.initiator = queue_.flags & SIGMA_GPU_INITIATED ? SIGMA_INITIATOR_GPU : SIGMA_INITIATOR_UNKNOWN;
+  record.initiator =
+      queue_.flags & SIGMA_GPU_INITIATED ? SIGMA_INITIATOR_GPU : SIGMA_INITIATOR_UNKNOWN;
   record.tier = tier_;
   // A hang is told by every record until the queue moves again.
   copy_text(record.reason, sizeof record.reason, *reason == 0 && hung ? "hung" : reason);
@@ -351,11 +405,12 @@ void SendLook::change(uint8_t tier, uint8_t mode, const char* reason, RecordBatc
 
 void SendLook::end(bool whole, uint64_t now_ns, RecordBatch& out) {
   if (!begun_) return;
-  const uint64_t since = behind_since_ns_ != 0 ? behind_since_ns_ : looked_ns;
-  gap(cursor_.next, cursor_.posted - cursor_.next, SIGMA_GAP_ENDED, {since, now_ns}, out);
+  gap(cursor_.next, cursor_.posted - cursor_.next, SIGMA_GAP_ENDED, now_ns, out);
   cursor_.next = cursor_.posted;
-  // Without a doorbell record nothing tells that the last completion read was the last post's.
-  state(SIGMA_RING_END, whole && queue_.doorbell_addr != 0 ? "" : "its end was not seen", out);
+  // Without a doorbell record the last completion need not be the last post's, unless nothing is
+  // written behind it.
+  const bool known = whole && (queue_.doorbell_addr != 0 || unwritten_ <= cursor_.posted);
+  state(SIGMA_RING_END, known ? "" : "its end was not seen", out);
   begun_ = false;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// SendLook: one life of one GPU-initiated send queue, from copies of its memory to records. What the
-// tracer's observer does for host memory, under other rules:
+// SendLook: one life of one GPU-initiated send queue, from copies of its memory to records. What
+// the tracer's observer does for host memory, under other rules:
 //
 //   - Many GPU threads write at a time, and the doorbell is rung for the slots that are whole, in
 //     order. So slots ahead of the doorbell are being written, and a later doorbell says nothing of
@@ -11,7 +11,8 @@
 //                   uses a slot again; or
 //       quiet       doorbell and slots have not changed for a while.
 //   - The doorbell record is a lower bound of what the NIC has been told: stacks ring before they
-//     store it, or never store it. Completions beyond it move it on.
+//     store it, or never store it. Completions beyond it move it on. So it does not say since when
+//     a request can have been posted; slots that are not written yet do (post_bounds.h).
 //
 // posted = seen + missed, in blocks, whenever nothing is left for the next look. No I/O, no
 // allocation; one thread.
@@ -21,6 +22,7 @@
 
 #include "decode/cqe.h"
 #include "decode/send_ring.h"
+#include "gpu_interpose/post_bounds.h"
 #include "gpu_interpose/record_batch.h"
 #include "gpu_interpose/registry.h"
 
@@ -35,8 +37,9 @@ struct LookTimes {
 class SendLook {
  public:
   // `mode`: SIGMA_RING_READ, SIGMA_RING_SNAPSHOT or SIGMA_RING_SETUP.
-  void begin(const sigma_gpu_queue& queue, uint8_t tier, uint8_t mode, const char* reason,
-             uint64_t now_ns, RecordBatch& out);
+  // `from_birth`: it is read from its creation on; else start() says where it stands.
+  void begin(const sigma_gpu_queue& queue, uint8_t tier, uint8_t mode, bool from_birth,
+             const char* reason, uint64_t now_ns, RecordBatch& out);
   bool begun() const { return begun_; }
   // Nobody listens any more; the next begin() starts anew.
   void forget() { begun_ = false; }
@@ -52,8 +55,9 @@ class SendLook {
   bool pending() const { return any_completed_ ? completed_ < cursor_.posted : cursor_.posted > 0; }
 
   // The first look at a queue that may have been used before: its doorbell, and the counter of its
-  // newest completion where there is one. What is pending is then told, as of unknown time.
-  void start(uint16_t doorbell, bool has_completion, uint16_t counter, uint64_t now_ns,
+  // newest completion where there is one, read after `read_ns`. What is pending is then told, as of
+  // unknown time.
+  void start(uint16_t doorbell, bool has_completion, uint16_t counter, uint64_t read_ns,
              RecordBatch& out);
   // Blocks to copy, and how many of them more may belong to the last WQE.
   struct Wanted {
@@ -63,20 +67,36 @@ class SendLook {
   };
   // `laps_possible`: 65,536 blocks or more may have been posted since the last look. `counter`: of
   // the newest completion that is there, told or not; it may be ahead of the doorbell record.
+  // `read_ns`: all of it was read after that.
   Wanted on_doorbell(uint16_t doorbell, bool has_completion, uint16_t counter, bool laps_possible,
-                     uint64_t now_ns);
+                     uint64_t read_ns);
+  // Blocks behind posted() to copy at a look, before completions and doorbell, so as to learn which
+  // are not written yet. 0: the doorbell record tells it.
+  uint32_t blocks_ahead() const;
+  // Those blocks, from position `first` on, copied after `ns`; what on_doorbell() takes was read
+  // after them. `completions_known`: the newest completion that was there is that counter, or,
+  // where there is none, the last one told.
+  void on_ahead(const RingBytes& slots, uint64_t first, uint64_t ns, uint16_t doorbell,
+                bool completions_known, bool has_completion, uint16_t counter);
+  void nothing_known_ahead() { unwritten_ = ~uint64_t{0}; }
+  bool wants_completions() const { return pending() || queue_.doorbell_addr == 0 || untold_; }
+  // The record is stored before the doorbell is rung, and in order: it bounds, and costs no copy.
+  bool record_first() const;
   // Not more blocks than this: the older ones are given up.
   void limit(Wanted& wanted, uint32_t blocks);
   // In snapshot mode nothing is copied until this: what still stands is then read once.
   void want_snapshot() { snapshot_ = true; }
   struct Copies {
     RingBytes one, two;
-    uint16_t doorbell = 0;       // read between them
+    uint16_t doorbell = 0;        // read between them
     bool has_completion = false;  // read between them
     uint16_t counter = 0;
     bool last = false;  // nobody posts any more
   };
-  void on_slots(const Wanted& wanted, const Copies& copies, const LookTimes& look, RecordBatch& out);
+  // `after_ns`: end of this look.
+  void on_slots(const Wanted& wanted, const Copies& copies, uint64_t after_ns, RecordBatch& out);
+  // Completions were missed, maybe this queue's.
+  void on_lost_completions() { completions_lost_ = true; }
   // A requester's completion. False: one that was told already.
   bool on_completion(uint16_t counter);
 
@@ -88,19 +108,21 @@ class SendLook {
 
   // Posted and not completed, and nothing has moved for this long.
   uint64_t stuck_ns(uint64_t now_ns) const { return pending() ? now_ns - moved_ns_ : 0; }
-  bool hung = false;        // said already
-  uint64_t looked_ns = 0;   // begin of the last look at the doorbell
+  bool hung = false;       // said already
+  uint64_t looked_ns = 0;  // begin of the last look at the doorbell
   uint64_t deferred_ns() const { return quiet_since_ns_; }  // 0: nothing waits for a second look
 
  private:
+  static constexpr uint32_t kAheadBlocks = 32, kMostAhead = 256;
   bool guarded() const;
-  bool position_of(uint16_t counter, uint64_t& position) const;
+  LookTimes times_of(uint64_t position, uint64_t after_ns) const;
+  bool position_of(uint16_t counter, uint64_t near, uint64_t& position) const;
   uint32_t last_wqe_blocks(const Wanted& wanted, const RingBytes& bytes) const;
   uint64_t certain_from(const Wanted& wanted, uint64_t start, uint64_t end, const Copies& copies,
                         uint64_t posted_after, uint64_t completed) const;
   void report(uint64_t position, const Wqe& wqe, const LookTimes& times, bool quiet, uint64_t after,
               RecordBatch& out);
-  void gap(uint64_t first, uint64_t count, uint8_t reason, const LookTimes& times, RecordBatch& out);
+  void gap(uint64_t first, uint64_t count, uint8_t reason, uint64_t after_ns, RecordBatch& out);
 
   sigma_gpu_queue queue_{};
   SendRing ring_;
@@ -109,11 +131,14 @@ class SendLook {
   uint64_t doorbell_ = 0;  // 64 bits of it
   uint64_t first_ = 0, seen_ = 0, missed_ = 0;
   uint64_t completed_ = 0;  // all before have completed
-  uint64_t unknown_until_ = 0;  // posted before the first look
   uint64_t moved_ns_ = 0;
-  uint64_t behind_since_ns_ = 0;  // what is not read yet was posted after this; 0: nothing is
+  PostBounds bounds_;
   uint64_t quiet_since_ns_ = 0, quiet_posted_ = 0, quiet_sum_ = 0;
   bool begun_ = false, any_completed_ = false, open_end_ = false, snapshot_ = false;
+  bool end_known_ = true;          // posted() is where a WQE ends
+  bool completions_lost_ = false;  // since the last one that was told
+  bool untold_ = false;            // the slots alone do not tell whether the next one is written
+  uint64_t unwritten_ = ~uint64_t{0}, news_ = 0;
   uint8_t tier_ = 0, mode_ = 0;
 };
 

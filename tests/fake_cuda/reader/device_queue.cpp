@@ -3,6 +3,7 @@
 #include "reader/device_queue.h"
 
 #include <infiniband/verbs.h>
+#include <time.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -29,6 +30,12 @@ uint8_t* device_memory(CUdeviceptr& pointer, size_t bytes) {
 }
 
 }  // namespace
+
+uint64_t now_ns() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
 
 DeviceQueue::DeviceQueue(const Shape& shape) : shape_(shape) {
   ring_at_ = device_memory(ring_, shape.blocks * 64);
@@ -67,6 +74,7 @@ sigma_gpu_queue DeviceQueue::entry() const {
   queue.cq_entries = shape_.cq_entries ? shape_.cq_entries : 1;
   queue.cqe_bytes = 64;
   queue.cq_memory = SIGMA_GPU_MEMORY_DEVICE;
+  queue.stack = static_cast<uint8_t>(shape_.stack);
   queue.qp_type = IBV_QPT_RC;
   queue.qp_state = IBV_QPS_RTS;
   return queue;
@@ -95,6 +103,7 @@ void DeviceQueue::post(bool two_blocks) {
   put32(at(4), shape_.qp_num << 8 | units);
   at(0)[11] = 0x08;  // asks for a completion
   put32(at(0), static_cast<uint32_t>(wqe.index & 0xffff) << 8 | wqe.raw_opcode);
+  wqe.written_ns = now_ns();
   const std::lock_guard hold(lock_);
   if (!shape_.keep_truth) truth_.clear(), completed_wqes_ = 0;
   truth_.push_back(wqe);

@@ -12,20 +12,24 @@
 
 namespace rig {
 
+uint64_t now_ns();  // CLOCK_MONOTONIC
+
 struct Posted {
   uint64_t index = 0;
   uint32_t blocks = 1, bytes = 0;
   uint64_t remote_addr = 0;
+  uint64_t written_ns = 0;  // it was whole by then: the NIC may have been told any time after
   uint8_t raw_opcode = 0;
 };
 
 struct Shape {
-  uint32_t blocks = 128;      // of the send ring
-  uint32_t cq_entries = 0;    // 0: collapsed
-  uint64_t first_index = 0;   // where the ring begins to count
+  uint32_t blocks = 128;     // of the send ring
+  uint32_t cq_entries = 0;   // 0: collapsed
+  uint64_t first_index = 0;  // where the ring begins to count
   bool doorbell_record = true;
   uint32_t qp_num = 0x4711;
-  bool keep_truth = true;     // of all that was posted; else of the last request
+  sigma_gpu_stack stack = SIGMA_GPU_STACK_UNKNOWN;
+  bool keep_truth = true;  // of all that was posted; else of the last request
 };
 
 class DeviceQueue {

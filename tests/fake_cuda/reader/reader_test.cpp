@@ -110,7 +110,9 @@ TEST_CASE("nothing false is told of a queue that laps the reader, whose copies s
                        {"SIGMA_CUDA_SEED", seed.c_str()}});
   const uint32_t entries = GENERATE(0u, 256u);
   Records::get().posts.clear(), Records::get().gaps.clear();
-  DeviceQueue queue({.blocks = 128, .cq_entries = entries});
+  const sigma_gpu_stack stack = GENERATE(SIGMA_GPU_STACK_UNKNOWN, SIGMA_GPU_STACK_DOCA);
+  INFO("CQ entries " << entries << ", stack " << stack);
+  DeviceQueue queue({.blocks = 128, .cq_entries = entries, .stack = stack});
   SamplerOptions options;
   options.most_posts_per_s = 100'000;  // of the rig, which shares two cores
   Observed observed(options);
@@ -148,6 +150,73 @@ TEST_CASE("a queue without a doorbell record is followed by its completions") {
   observed.look();
   observed.end_all();
   CHECK(compare(queue).missed == 0);
+}
+
+TEST_CASE(
+    "a post is bounded by the look that found its slot unwritten, not by the doorbell record") {
+  const Driver driver;
+  const bool doorbell_record = GENERATE(true, false);
+  Records::get().posts.clear(), Records::get().gaps.clear(), Records::get().rings.clear();
+  const uint32_t entries = GENERATE(0u, 64u);
+  DeviceQueue queue({.blocks = 128,
+                     .cq_entries = entries,
+                     .doorbell_record = doorbell_record,
+                     .stack = SIGMA_GPU_STACK_DOCA});
+  Observed observed(patient());
+  observed.add(queue);
+  observed.refresh();
+  std::vector<uint64_t> unwritten_ns;
+  auto random = random_numbers(17);
+  for (int round = 0; round < 100; ++round) {
+    observed.look();
+    const uint64_t ns = now_ns();
+    observed.look();
+    for (unsigned i = 1 + random() % 6; i > 0; --i) {
+      queue.post(random() % 4 == 0);
+      unwritten_ns.push_back(ns);
+    }
+    // The record and the completion lag by a few looks.
+    for (unsigned i = random() % 4; i > 0; --i) observed.look();
+    queue.ring_doorbell();
+    queue.complete_all();
+    observed.look();
+  }
+  observed.look();
+  observed.end_all();
+  CHECK(compare(queue).missed == 0);
+  const auto& posts = Records::get().posts;
+  REQUIRE(posts.size() == unwritten_ns.size());
+  for (size_t i = 0; i < posts.size(); ++i) {
+    REQUIRE(posts[i].post_ns != 0);
+    // No wider than it must be: a look later than that found it unwritten.
+    CHECK(posts[i].post_ns - posts[i].post_error_ns >= unwritten_ns[i]);
+  }
+  for (const sigma_ring& ring : Records::get().rings)
+    if (ring.kind == SIGMA_RING_SEND && ring.event == SIGMA_RING_END)
+      CHECK(std::string(ring.reason).empty());
+}
+
+TEST_CASE(
+    "of a queue without a doorbell record the end is known when nothing is written behind it") {
+  const Driver driver;
+  Records::get().posts.clear(), Records::get().gaps.clear(), Records::get().rings.clear();
+  DeviceQueue queue({.blocks = 128, .doorbell_record = false});
+  Observed observed(patient());
+  observed.add(queue);
+  observed.refresh();
+  for (int i = 0; i < 10; ++i) queue.post();
+  for (int i = 0; i < 7; ++i) queue.complete_next();
+  observed.look();
+  observed.end_all();
+  // Three more stand there: nobody knows whether they were rung for.
+  size_t ends = 0;
+  for (const sigma_ring& ring : Records::get().rings) {
+    if (ring.kind != SIGMA_RING_SEND || ring.event != SIGMA_RING_END) continue;
+    ++ends;
+    CHECK(ring.posted == 7);
+    CHECK(std::string(ring.reason) == "its end was not seen");
+  }
+  CHECK(ends == 1);
 }
 
 TEST_CASE("a queue in use is taken up where its completions stand") {
@@ -246,7 +315,8 @@ TEST_CASE("a copy that never ends costs the reader, and no call of the job") {
   observed.end_all();
   // What it did say before is true.
   Records& records = Records::get();
-  for (const auto& post : records.posts) CHECK(post.remote_addr == 0x5000'0000'0000 + post.index * 4096);
+  for (const auto& post : records.posts)
+    CHECK(post.remote_addr == 0x5000'0000'0000 + post.index * 4096);
   uint8_t mode = 0;
   for (const sigma_ring& ring : records.rings)
     if (ring.kind == SIGMA_RING_SEND) mode = ring.mode;
