@@ -14,6 +14,8 @@ struct RingRig : Rig {
     ring(SIGMA_RING_BEGIN, 0, first);
   }
 
+  sigma_ring_origin origin = SIGMA_RING_BY_COMMAND;
+
   void ring(sigma_ring_event event, uint32_t life, uint64_t first = 0, uint64_t posted = 0) {
     sigma_ring record{};
     record.context = kContext;
@@ -24,7 +26,7 @@ struct RingRig : Rig {
     record.entries = 64;
     record.kind = SIGMA_RING_SEND;
     record.event = static_cast<uint8_t>(event);
-    record.origin = SIGMA_RING_BY_COMMAND;
+    record.origin = static_cast<uint8_t>(origin);
     record.mode = SIGMA_RING_READ;
     record.tier = SIGMA_TIER_NONE;
     send(record, SIGMA_RING, kPid);
@@ -255,6 +257,28 @@ TEST_CASE("rings: entries of a life that has ended are counted and dropped") {
   auto& counters = rig.finish();
   CHECK(counters.ring_records_stale == 1);
   CHECK(counters.operations == 2);
+}
+
+TEST_CASE("rings: what the library tells behind a DESTROY is of the queue pair that ended") {
+  RingRig rig;
+  rig.origin = SIGMA_RING_BY_LIBRARY;
+  rig.ring(SIGMA_RING_BEGIN, 0);
+  rig.ring_post(RingRig::written(0));
+  const bool ends_first = GENERATE(false, true);
+  if (ends_first) rig.ring(SIGMA_RING_END, 0, 0, 1);
+  rig.destroy_qp(kQp);
+  CHECK(rig.operations.size() == (ends_first ? 1 : 0));
+  if (!ends_first) {
+    rig.ring_post(RingRig::written(1));
+    rig.ring_completion(RingRig::cqe(1));
+    rig.ring(SIGMA_RING_END, 0, 0, 2);
+    CHECK(rig.operations.size() == 2);
+  }
+  rig.ring(SIGMA_RING_STATE, 0, 0, 3);  // of nobody any more
+  auto& counters = rig.finish();
+  CHECK(counters.ring_records_stale == 1);
+  CHECK(counters.qps_seen == 1);
+  CHECK(counters.qps_older_than_attach == 0);
 }
 
 TEST_CASE("rings: errors complete their own request, the first and the flushed ones") {

@@ -105,7 +105,7 @@ void Control::on_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t now_n
     case UverbsAction::modify:
       return modify_qp(space, facts, now_ns);
     case UverbsAction::destroy:
-      if (Qp* qp = objects_.find_qp_by_handle(space, *facts.handle)) objects_.end_qp(*qp, now_ns);
+      if (Qp* qp = objects_.find_qp_by_handle(space, *facts.handle)) objects_.destroy_qp(*qp, now_ns);
       return;
     case UverbsAction::none:
       return;
@@ -185,7 +185,7 @@ void update_attributes(QueuePair& info, const PrmFacts& prm) {
 void Control::on_devx(HandleSpace& space, const DevxFacts& facts, uint64_t now_ns) {
   if (facts.action == UverbsAction::destroy) {
     if (Qp* qp = objects_.find_qp_by_handle(space, *facts.handle))
-      objects_.end_qp(*qp, now_ns);
+      objects_.destroy_qp(*qp, now_ns);
     else
       objects_.end_cq(space, *facts.handle, now_ns);
     return;

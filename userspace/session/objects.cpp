@@ -132,9 +132,15 @@ void Objects::reset_qp(Qp& qp, uint64_t now_ns) {
   qp.has_operations = false;
 }
 
+void Objects::destroy_qp(Qp& qp, uint64_t now_ns) {
+  if (!qp.ring.active || !qp.ring.by_library || qp.ring.ended) return end_qp(qp, now_ns);
+  qp.info->destroyed_ns = now_ns;
+  leave_space(qp);
+}
+
 void Objects::end_qp(Qp& qp, uint64_t now_ns) {
   on_end_.qp(qp, now_ns);
-  qp.info->destroyed_ns = now_ns;
+  if (!qp.info->destroyed_ns) qp.info->destroyed_ns = now_ns;
   leave_space(qp);
   remember(closed_qps_, std::shared_ptr<const QueuePair>(qp.info));
   ++generation_;
@@ -337,7 +343,8 @@ void Objects::on_context(const sigma_context& record) {
   if (space != nullptr && space->pid == pid) drop_space(*space, record.h.time_ns);
   std::vector<Qp*> ended;
   for_each_qp([&](Qp& qp) {
-    if (qp.space == nullptr && qp.info->pid == pid && qp.context == record.context)
+    if (qp.space == nullptr && qp.info->pid == pid && qp.context == record.context &&
+        !qp.info->destroyed_ns)
       ended.push_back(&qp);
   });
   for (Qp* qp : ended) end_qp(*qp, record.h.time_ns);

@@ -198,6 +198,8 @@ class Objects {
   // Ends this life and begins the next, with the attributes of creation.
   void reset_qp(Qp& qp, uint64_t now_ns);
   void end_qp(Qp& qp, uint64_t now_ns);
+  // By its DESTROY: a ring that is read inside the job has a last word to come, and ends with that.
+  void destroy_qp(Qp& qp, uint64_t now_ns);
   void end_cq(HandleSpace& space, uint32_t handle, uint64_t now_ns);
   void end_mr(HandleSpace& space, uint32_t handle, uint64_t now_ns);
   void end_srq(Srq& srq, uint64_t now_ns);

@@ -43,6 +43,8 @@ class IndexRanges {
 struct ObservedRing {
   bool active = false;       // a reader has spoken of this life
   bool completions = false;  // by rings: what polls say is known already
+  bool by_library = false;   // read inside the job, whose thread may speak of it after its DESTROY
+  bool ended = false;        // nothing more is said of this life
   uint32_t life = 0;         // in the reader's counting
   uint64_t latest = 0;       // index: the highest one known
   uint64_t read_until = 0;   // index: the ring has told of all before, or that they were missed

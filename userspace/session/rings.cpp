@@ -122,6 +122,7 @@ void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
     ++counters_.rings_observed;
   }
   if (!is_of_life(qp, ring.life)) return;
+  if (ring.origin == SIGMA_RING_BY_LIBRARY) qp.ring.by_library = true;
   if (!qp.info->observed) qp.info->observed.emplace();
   Observed& observed = *qp.info->observed;
   observed.origin = ring.origin;
@@ -132,6 +133,7 @@ void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
   if (ring.event == SIGMA_RING_BEGIN) return;
   observed.posted = ring.posted;
   observed.modulo |= (ring.flags & SIGMA_RING_MODULO) != 0;
+  if (ring.event == SIGMA_RING_END && ring.origin == SIGMA_RING_BY_LIBRARY) qp.ring.ended = true;
 }
 
 // False: of a life that has ended; counted.

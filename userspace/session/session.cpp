@@ -337,7 +337,23 @@ void Session::Impl::on_ring(const sigma_ring& ring) {
     ++counters.records_malformed;
     return;
   }
+  const bool by_library = ring.origin == SIGMA_RING_BY_LIBRARY;
+  if (by_library && ring.event != SIGMA_RING_BEGIN &&
+      known(ring.h.pid, ring.context, ring.number) == nullptr) {
+    sync();
+    // The last word of a queue pair whose end was told otherwise, by the end of its process.
+    if (objects.has_ended(ring.h.pid, ring.context, ring.flags & SIGMA_RING_BY_FILE, ring.number)) {
+      ++counters.ring_records_stale;
+      return;
+    }
+  }
   deliver_ring(ring, ring.number);
+  if (!by_library || ring.event != SIGMA_RING_END) return;
+  Qp* qp = known(ring.h.pid, ring.context, ring.number);
+  if (qp == nullptr || !qp->info->destroyed_ns) return;
+  sync();
+  for (const auto& correlator : correlators) correlator->set_record(record_number);
+  objects.end_qp(*qp, ring.h.time_ns);
 }
 
 void Session::Impl::on_ring_gap(const sigma_ring_gap& gap) {
