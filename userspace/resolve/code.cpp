@@ -181,6 +181,7 @@ Operand operand_of(const cs_x86_op& from, uint64_t next) {
       if (from.mem.segment == X86_REG_INVALID || from.mem.segment == X86_REG_DS)
         operand.base = register_number(from.mem.base);
       operand.index = register_number(from.mem.index);
+      operand.scale = static_cast<uint8_t>(from.mem.scale);
       break;
     default:
       break;

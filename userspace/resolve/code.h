@@ -30,6 +30,7 @@ struct Operand {
   uint8_t size = 0;             // bytes
   uint8_t base = kNoRegister;   // reg: the register; memory: the base register
   uint8_t index = kNoRegister;  // memory
+  uint8_t scale = 1;            // memory: of the index
   int64_t value = 0;            // immediate; memory: displacement; rip_memory: the address
 };
 

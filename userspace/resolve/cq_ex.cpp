@@ -121,8 +121,10 @@ struct Row {
 };
 
 // The rows {start, next, end} of the array at `table`. Some are empty: combinations that are never
-// chosen. What is neither ends it; nothing else says how long it is.
-std::vector<Row> rows_of(Code& code, uint64_t table, const sigma_cq_layout& layout) {
+// chosen. What is neither ends it, and so do functions that serve as other members (`readers`), which
+// a compiler's constants may put right behind it; nothing else says how long it is.
+std::vector<Row> rows_of(Code& code, uint64_t table, const sigma_cq_layout& layout,
+                         const std::set<uint64_t>& readers) {
   std::vector<Row> rows;
   for (size_t n = 0; n < kMaxRows; ++n) {
     uint64_t functions[3] = {};
@@ -131,7 +133,9 @@ std::vector<Row> rows_of(Code& code, uint64_t table, const sigma_cq_layout& layo
       const uint64_t address = table + 24 * n + 8 * column;
       const Relocation* relocation = code.elf().relocation(address);
       if (!relocation) continue;
-      if (!relocation->import.empty() || !code.elf().function_at(relocation->target)) return rows;
+      if (!relocation->import.empty() || !code.elf().function_at(relocation->target) ||
+          readers.count(relocation->target) != 0)
+        return rows;
       functions[column] = relocation->target;
       ++filled;
     }
@@ -195,6 +199,10 @@ CqExFunctions find_cq_ex_functions(Code& provider, const OpsTables& tables) {
       };
       take(SIGMA_FN_START_POLL, offsetof(ibv_cq_ex, start_poll));
       take(SIGMA_FN_NEXT_POLL, offsetof(ibv_cq_ex, next_poll));
+      std::set<uint64_t> readers;
+      for (auto store = functions.lower_bound(*offset + kFirstReader);
+           store != functions.end() && store->first <= *offset + kLastReader; ++store)
+        readers.insert(store->second.begin(), store->second.end());
       const auto places = elements.find(*offset + kFirstPointer);
       if (places == elements.end()) continue;
       for (uint64_t table : places->second) {
@@ -205,7 +213,7 @@ CqExFunctions find_cq_ex_functions(Code& provider, const OpsTables& tables) {
         if (!continues(offsetof(ibv_cq_ex, next_poll), table + 8) ||
             !continues(offsetof(ibv_cq_ex, end_poll), table + 16))
           continue;
-        for (const Row& row : rows_of(provider, table, layout)) {
+        for (const Row& row : rows_of(provider, table, layout, readers)) {
           out.variants[SIGMA_FN_START_POLL].insert(row.start);
           out.variants[SIGMA_FN_NEXT_POLL].insert(row.next);
         }

@@ -11,11 +11,22 @@ constexpr size_t kMaxAtoms = 24;  // mlx5 has at most 8 variants of one pointer
 constexpr size_t kMaxSlots = 64;
 constexpr size_t kMaxSets = 1u << 16;
 constexpr size_t kRoundsPerBlock = 64;
+constexpr int64_t kMaxNumber = 16384;  // offsets within an object
 
 struct Block {
   size_t first = 0, last = 0;  // instructions [first, last)
   std::vector<size_t> next;
 };
+
+// Stores whose place depends on the way that led here: what is stored does as well.
+bool has_indexed_store(const std::vector<Instruction>& body, const Block& block) {
+  return std::any_of(body.begin() + static_cast<ptrdiff_t>(block.first),
+                     body.begin() + static_cast<ptrdiff_t>(block.last), [](const Instruction& i) {
+                       const Operand& to = i.operands[0];
+                       return i.opcode == Opcode::move && to.type == Operand::memory &&
+                              to.index != kNoRegister && to.size == 8;
+                     });
+}
 
 // Leaders are destinations of branches and what follows a branch or a return.
 std::vector<Block> blocks_of(const std::vector<Instruction>& body) {
@@ -102,10 +113,24 @@ bool Flow::run(const FunctionRange& function, FlowVisitor& visitor) {
         work.push_back(next);
       }
   }
+  const auto pass = [&](State& state, size_t b, FlowVisitor* seen_by) {
+    for (size_t i = blocks[b].first; i < blocks[b].last; ++i) step(state, body[i], seen_by);
+  };
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (!at_entry[b].reached) continue;
-    State state = at_entry[b];
-    for (size_t i = blocks[b].first; i < blocks[b].last; ++i) step(state, body[i], &visitor);
+    if (b == 0 || !has_indexed_store(body, blocks[b])) {
+      State state = at_entry[b];
+      pass(state, b, &visitor);
+      continue;
+    }
+    // From each block that leads here by itself: united, offsets and pointers would mix.
+    for (size_t before = 0; before < blocks.size(); ++before) {
+      const auto& next = blocks[before].next;
+      if (!at_entry[before].reached || std::find(next.begin(), next.end(), b) == next.end()) continue;
+      State state = at_entry[before];
+      pass(state, before, nullptr);
+      pass(state, b, &visitor);
+    }
   }
   return true;
 }
@@ -131,7 +156,7 @@ Flow::Value Flow::shift(Value value, int64_t by) {
   if (by == 0 || value == 0) return value;
   std::vector<Atom> atoms;
   for (Atom atom : sets_[value])
-    if (atom.kind != Atom::import && atom.kind != Atom::element) {
+    if (atom.kind != Atom::import && atom.kind != Atom::element && atom.kind != Atom::number) {
       atom.value = wrapping_add(atom.value, by);
       atoms.push_back(atom);
     }
@@ -210,8 +235,28 @@ Flow::Value Flow::load(const State& state, const Operand& memory, int64_t at) {
   return unite(from_stack, intern(std::move(atoms)));
 }
 
-void Flow::store(State& state, const Instruction& instruction, const Operand& memory, int64_t at,
+Operand Flow::without_index(const State& state, const Operand& memory) const {
+  const auto number = [&](uint8_t r) -> const Atom* {
+    if (r >= 16) return nullptr;
+    const auto& atoms = sets_[state.general[r]];
+    return atoms.size() == 1 && atoms[0].kind == Atom::number ? &atoms[0] : nullptr;
+  };
+  Operand plain = memory;
+  if (memory.type != Operand::memory || memory.index == kNoRegister || memory.scale != 1) return plain;
+  const Atom* atom = number(memory.index);
+  if (atom == nullptr) {
+    atom = number(memory.base);
+    plain.base = memory.index;
+  }
+  if (atom == nullptr) return memory;
+  plain.index = kNoRegister;
+  plain.value = wrapping_add(memory.value, atom->value);
+  return plain;
+}
+
+void Flow::store(State& state, const Instruction& instruction, const Operand& place_named, int64_t at,
                  Value value, FlowVisitor* visitor) {
+  const Operand memory = without_index(state, place_named);
   if (memory.type != Operand::memory || memory.base >= 16 || memory.index != kNoRegister) return;
   Value base = state.general[memory.base];
   bool on_stack = false;
@@ -270,6 +315,8 @@ void Flow::general_step(State& state, const Instruction& instruction, FlowVisito
         store(state, instruction, to, 0, source(state, from), visitor);
       // A position-dependent file may load a plain number that is an address.
       result = source(state, from);
+      if (from.type == Operand::immediate && from.value > 0 && from.value < kMaxNumber && to.size >= 4)
+        result = intern({{Atom::number, 0, 0, from.value}});
       break;
     case Opcode::move_if:
       if (to_register) result = unite(state.general[to.base], source(state, from));
@@ -287,12 +334,12 @@ void Flow::general_step(State& state, const Instruction& instruction, FlowVisito
     case Opcode::push: {
       Value pushed = source(state, to);
       state.general[kRsp] = shift(state.general[kRsp], -8);
-      Operand top{Operand::memory, 8, kRsp, kNoRegister, 0};
+      Operand top{Operand::memory, 8, kRsp, kNoRegister, 1, 0};
       store(state, instruction, top, 0, pushed, nullptr);
       return;
     }
     case Opcode::pop: {
-      Operand top{Operand::memory, 8, kRsp, kNoRegister, 0};
+      Operand top{Operand::memory, 8, kRsp, kNoRegister, 1, 0};
       result = load(state, top);
       Value stack = shift(state.general[kRsp], 8);
       clobber(instruction.writes);

@@ -12,6 +12,8 @@
 //   indexed   an address plus something unknown: a place in an array that begins at or before it
 //   element   what was read from such a place; the value is the address, as for the first element
 //   stack     the stack pointer at entry plus a constant: spills are followed through it
+//   number    a constant that a register was set to: a member's offset, where compilers merge stores
+//             to different members into one
 #pragma once
 
 #include <array>
@@ -27,11 +29,11 @@
 namespace sigma {
 
 struct Atom {
-  enum Kind : uint8_t { argument, loaded, address, import, indexed, element, stack } kind = address;
+  enum Kind : uint8_t { argument, loaded, address, import, indexed, element, stack, number } kind = address;
   uint8_t index = 0;   // argument, loaded: which argument
   int32_t offset = 0;  // loaded: where it was read, relative to the argument
   int64_t value = 0;   // argument, loaded, stack: the constant; address, indexed, element: the
-                      // address; import: the GOT word
+                      // address; import: the GOT word; number: itself
   auto operator<=>(const Atom&) const = default;
 };
 
@@ -76,6 +78,8 @@ class Flow {
   Value load(const State& state, const Operand& memory, int64_t at = 0);
   void store(State& state, const Instruction&, const Operand& memory, int64_t at, Value value,
              FlowVisitor* visitor);
+  // Where `memory` is, if the register beside the base holds one constant: as without it.
+  Operand without_index(const State& state, const Operand& memory) const;
   Value source(const State& state, const Operand& operand);
   void step(State& state, const Instruction& instruction, FlowVisitor* visitor);
   void general_step(State& state, const Instruction& instruction, FlowVisitor* visitor);
