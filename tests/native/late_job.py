@@ -26,14 +26,16 @@ def wait_for(condition, what):
 
 class Job:
     """A running late_job. `sent` counts its sends, each checked by the provider's own account. `under`: the words of
-    a command that starts it; `root`: the folder that is its root then, by whose paths the others are."""
+    a command that starts it; `root`: the folder that is its root then, by whose paths the others are; `before`: run in
+    its process first."""
 
-    def __init__(self, program, libibverbs, provider, under=(), root=""):
+    def __init__(self, program, libibverbs, provider, under=(), root="", before=None, env=None):
         self.progress = tempfile.NamedTemporaryFile(prefix="sigma-late-job-", dir=root or None)
         self.progress.truncate(8)
         os.chmod(self.progress.name, 0o666)  # the job may be another user's
         self.popen = subprocess.Popen([*under, program, libibverbs, provider, self.progress.name[len(root):]], text=True,
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=before,
+                                      env={**os.environ, **(env or {})})
         self.sent = 0
         self._answer()
 

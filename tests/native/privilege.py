@@ -71,8 +71,8 @@ class Place:
         self.csv = os.path.join(self.out, "ops.csv")
         self.env = {"SIGMATRACE_LOCK": os.path.join(self.out, "lock")}
 
-    def job(self):
-        new = Job(os.path.join(self.folder, "late_job"), os.path.join(self.folder, "libibverbs.so.1"), self.provider)
+    def job(self, **more):
+        new = Job(os.path.join(self.folder, "late_job"), os.path.join(self.folder, "libibverbs.so.1"), self.provider, **more)
         new.load()
         return new
 
@@ -113,6 +113,37 @@ def case_attach_to_all(folder):
             assert tracer.interrupt() == 0, tracer.text
         assert Output(place.csv).ids(target.pid) == list(range(1, 101)), tracer.text
         target.end()
+
+
+def case_run(folder):
+    """The same three suffice for a command of one's own, which gets no more than without us."""
+    place = Place(folder)
+    under = (place.program, "run", "--budget", "off", "-o", place.csv, "--")
+    with place.job(under=under, before=as_nobody(CAPABILITIES.values()), env=place.env) as target:
+        def rows():
+            target.send(1)
+            target.poll(1)
+            with open(place.csv, encoding="utf-8") as file:
+                return len(file.readlines()) > 1
+        wait_for(rows, "a row")
+        target.end()
+    output = Output(place.csv)
+    ids = [int(row["wr_id"]) for row in output.rows]
+    assert ids == list(range(ids[0], target.sent + 1)), (ids, target.sent)
+    private(place.csv)
+
+
+def case_list_needs_none(folder):
+    """One's own processes are looked at (this one has opened no device); that the others' cannot be is said."""
+    place = Place(folder)
+    with place.job(before=as_nobody([])) as mine, place.job() as roots:
+        done = place.run([], "list", "--json")
+        assert done.returncode == 0, done.stderr
+        notes = " ".join(json.loads(done.stdout)["notes"])
+        assert "1 more have libibverbs loaded and no device open" in notes, notes
+        assert "could not be read: run as root" in notes, notes
+        mine.end()
+        roots.end()
 
 
 def case_attach_needs_each(folder):
