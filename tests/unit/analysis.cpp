@@ -467,6 +467,39 @@ TEST_CASE("rails: balance among devices") {
   CHECK(findings(report, FindingKind::rail).size() == (balanced ? 0 : 1));
 }
 
+TEST_CASE("what a receive waits is no latency of its queue pair, peer or size") {
+  Job job(57);
+  const size_t qp = job.add_qp({});
+  uint64_t now = kStart;
+  for (int i = 0; i < 100; ++i, now += 20'000'000) {
+    job.post(qp, now, 2000, 4096);
+    Operation& receive = job.post(qp, now, 10'000'000, 4096, Opcode::recv);
+    receive.queue = Queue::recv;
+  }
+  const Report report = report_of(job);
+  for (const GroupBy by : {GroupBy::qp, GroupBy::peer, GroupBy::device, GroupBy::process, GroupBy::size}) {
+    REQUIRE(report.groups.at(by).size() == 1);
+    const Tally& tally = report.groups.at(by)[0].tally;
+    CHECK(tally.operations == 200);
+    CHECK(tally.latency_ns.count() == 100);
+  }
+  CHECK(report.totals.latency_ns.count() == 100);
+  for (const Group& group : report.groups.at(GroupBy::opcode)) CHECK(group.tally.latency_ns.count() == 100);
+}
+
+TEST_CASE("counters of data count words: people are told bytes") {
+  PortCounterTotals totals;
+  totals.add(0, "mlx5_0", 1, "port_xmit_data", 1'000'000'000, 0);
+  totals.add(0, "mlx5_0", 1, "port_xmit_data", 2'000'000'000, 1 << 20);
+  Job job(58);
+  job.post(job.add_qp({}), kStart, 1000, 4096);
+  ReportContext context;
+  context.port_counters = totals.changes();
+  const std::string text = report_text(report_of(job, context), {}, {});
+  INFO(text);
+  CHECK(text.find("4.00 MiB") != std::string::npos);
+}
+
 TEST_CASE("rows beyond the limit are counted in one") {
   Job job(54);
   for (uint32_t i = 0; i < 50; ++i)

@@ -13,6 +13,7 @@ struct Row {
   std::string_view counter;
   CounterSense sense;
   std::string_view text;
+  uint64_t unit_bytes = 0;
 };
 
 using enum CounterSense;
@@ -58,13 +59,16 @@ constexpr auto kRows = std::to_array<Row>({
     {"retry_rnr_exceeded_err", trouble, "requests were given up: the peer never posted a receive"},
     {"completer_retry_err", trouble, "requests were sent again"},
     {"send_err", trouble, "packets could not be sent"},
+    // "divided by 4" (sysfs-class-infiniband)
+    {"port_xmit_data", traffic, "", 4},
+    {"port_rcv_data", traffic, "", 4},
 });
 
 }  // namespace
 
 CounterMeaning meaning_of_counter(std::string_view counter) {
   for (const Row& row : kRows)
-    if (row.counter == counter) return {row.sense, row.text};
+    if (row.counter == counter) return {row.sense, row.text, row.unit_bytes};
   return {};
 }
 

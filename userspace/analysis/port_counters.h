@@ -20,6 +20,7 @@ enum class CounterSense : uint8_t {
 struct CounterMeaning {
   CounterSense sense = CounterSense::traffic;
   std::string_view text;
+  uint64_t unit_bytes = 0;  // each count stands for so many; 0: it counts no bytes
 };
 CounterMeaning meaning_of_counter(std::string_view counter);
 

@@ -37,7 +37,7 @@ void add_groups(Report& report, const Rows& rows, const RowNames& names) {
         if (!cell) continue;
         const auto name = to_string(static_cast<Opcode>(opcode));
         groups[GroupBy::opcode][name.empty() ? "unknown" : std::string(name)].add(cell->tally);
-        groups[GroupBy::size][size_class_name(size)].add(cell->tally);
+        groups[GroupBy::size][size_class_name(size)].add(cell->tally, Row::latency_of(opcode));
       }
   }
   report.queue_pairs = queue_pairs.size();
@@ -63,7 +63,7 @@ struct Flows {
   void add(const Row& row, const std::string& here, const std::string& there) {
     if (here.empty() || there.empty()) return;
     for (size_t opcode = 0; opcode < Row::kOpcodes; ++opcode) {
-      if (is_receive(opcode)) continue;
+      if (Row::is_receive(opcode)) continue;
       const bool inward = opcode == static_cast<size_t>(Opcode::rdma_read);
       for (const auto& cell : row.cells[opcode]) {
         if (!cell) continue;

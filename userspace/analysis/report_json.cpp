@@ -200,6 +200,8 @@ Json ports(const Report& report) {
         {{"port", counter.port},
          {"counter", counter.counter},
          {"increase", counter.increase},
+         {"increase_bytes", counter.meaning.unit_bytes ? Json(counter.increase * counter.meaning.unit_bytes)
+                                                       : Json(nullptr)},
          {"per_second", counter.per_second > 0 ? Json(counter.per_second) : Json(nullptr)},
          {"sense", word_of(counter.meaning.sense)},
          {"meaning", counter.meaning.text}});

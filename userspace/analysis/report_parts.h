@@ -12,11 +12,6 @@ namespace sigma {
 
 inline constexpr uint64_t kMinOperations = 30;  // below these a comparison says little
 
-inline bool is_receive(size_t opcode) {
-  return opcode == static_cast<size_t>(Opcode::recv) ||
-         opcode == static_cast<size_t>(Opcode::recv_rdma_with_imm);
-}
-
 // report_stragglers.cpp: who is slow among its like, and whose path fell. Adds to the verdict.
 void find_stragglers(Report& report, const Rows& rows, const RowNames& names);
 

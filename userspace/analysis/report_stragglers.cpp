@@ -37,7 +37,7 @@ void find_stragglers(Report& report, const Rows& rows, const RowNames& names) {
   for (const auto& row : rows.rows()) {
     if (!row->qp) continue;
     for (size_t opcode = 0; opcode < Row::kOpcodes; ++opcode) {
-      if (is_receive(opcode)) continue;
+      if (Row::is_receive(opcode)) continue;
       for (size_t size = 0; size < kSizeClasses; ++size)
         if (const auto& cell = row->cells[opcode][size])
           classes[{names.device(*row), opcode, size}].push_back({row.get(), cell.get()});

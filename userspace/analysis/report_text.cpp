@@ -238,8 +238,11 @@ void add_ports(std::string& out, const Report& report, const Style& style) {
       {{"port"}, {"counter"}, {"by", Align::right}, {"a second", Align::right}, {"which means"}});
   for (size_t i = 0; i < std::min(report.ports.size(), 2 * kMaxRows); ++i) {
     const Report::PortCounter& counter = report.ports[i];
-    table.add({counter.port, counter.counter, human_count(counter.increase),
-               counter.per_second > 0 ? human_rate(counter.per_second) : "",
+    const uint64_t unit = counter.meaning.unit_bytes;
+    const auto rate_bytes = static_cast<uint64_t>(counter.per_second * static_cast<double>(unit));
+    const std::string by = unit ? human_bytes(counter.increase * unit) : human_count(counter.increase);
+    const std::string rate = unit ? human_bytes(rate_bytes) : human_rate(counter.per_second);
+    table.add({counter.port, counter.counter, by, counter.per_second > 0 ? rate : "",
                std::string(counter.meaning.text)});
   }
   out += table.text(style);

@@ -28,9 +28,9 @@ std::string size_class_name(size_t index) {
 
 Tally Row::sum() const {
   Tally all;
-  for (const auto& of_opcode : cells)
-    for (const auto& cell : of_opcode)
-      if (cell) all.add(cell->tally);
+  for (size_t opcode = 0; opcode < kOpcodes; ++opcode)
+    for (const auto& cell : cells[opcode])
+      if (cell) all.add(cell->tally, latency_of(opcode));
   all.busy_ns = totals.busy_ns;
   all.depth_max = totals.depth_max;
   return all;
@@ -39,9 +39,7 @@ Tally Row::sum() const {
 Tally Row::sent() const {
   Tally all;
   for (size_t opcode = 0; opcode < kOpcodes; ++opcode) {
-    if (opcode == static_cast<size_t>(Opcode::recv) ||
-        opcode == static_cast<size_t>(Opcode::recv_rdma_with_imm))
-      continue;
+    if (is_receive(opcode)) continue;
     for (const auto& cell : cells[opcode])
       if (cell) all.add(cell->tally);
   }

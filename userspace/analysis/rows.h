@@ -53,6 +53,13 @@ struct ErrorSample {
 // A queue pair; for UD, a queue pair and one peer.
 struct Row {
   static constexpr size_t kOpcodes = static_cast<size_t>(Opcode::unknown) + 1;
+  static constexpr bool is_receive(size_t opcode) {
+    return opcode == static_cast<size_t>(Opcode::recv) ||
+           opcode == static_cast<size_t>(Opcode::recv_rdma_with_imm);
+  }
+  static constexpr Tally::Latency latency_of(size_t opcode) {
+    return is_receive(opcode) ? Tally::Latency::without : Tally::Latency::with;
+  }
 
   size_t number = 0;                    // in Rows
   uint32_t node = 0;                    // index in Rows::nodes()
@@ -67,6 +74,7 @@ struct Row {
   std::optional<ErrorSample> first_error;
   std::map<uint32_t, uint64_t> statuses;  // of errors
 
+  // A receive waits for its peer, which says nothing of the path: latencies are those of what was sent.
   Tally sum() const;
   // Of what it sent: the send queue's operations.
   Tally sent() const;

@@ -70,7 +70,8 @@ struct Tally {
   uint64_t first_ns = UINT64_MAX, last_ns = 0;
   Histogram latency_ns;
 
-  void add(const Tally& other) {
+  enum class Latency : bool { without, with };
+  void add(const Tally& other, Latency latency = Latency::with) {
     operations += other.operations;
     bytes += other.bytes;
     completed += other.completed;
@@ -82,7 +83,7 @@ struct Tally {
     depth_max = std::max(depth_max, other.depth_max);
     first_ns = std::min(first_ns, other.first_ns);
     last_ns = std::max(last_ns, other.last_ns);
-    latency_ns.add(other.latency_ns);
+    if (latency == Latency::with) latency_ns.add(other.latency_ns);
   }
 
   uint64_t span_ns() const { return last_ns > first_ns ? last_ns - first_ns : 0; }

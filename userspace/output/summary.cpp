@@ -43,7 +43,7 @@ bool operator!=(const Address& a, const Address& b) {
 
 }  // namespace
 
-void SummarySink::Tally::add(const Operation& operation) {
+void SummarySink::Tally::add(const Operation& operation, bool with_latency) {
   ++operations;
   bytes += operation.bytes.value_or(0);
   if (!operation.status)
@@ -53,7 +53,7 @@ void SummarySink::Tally::add(const Operation& operation) {
   else if (*operation.status != kStatusSuccess)
     ++errors;
   // A failed operation's time says how long the retries took, not how fast the network is.
-  if (operation.latency_ns && operation.status == kStatusSuccess)
+  if (with_latency && operation.latency_ns && operation.status == kStatusSuccess)
     latency_ns.add(*operation.latency_ns);
 }
 
@@ -62,7 +62,8 @@ void SummarySink::on_operation(const Operation& operation) {
   opcodes_[std::min(static_cast<size_t>(operation.opcode), kOpcodes - 1)].add(operation);
 
   QueuePairRow& row = row_of(operation);
-  row.tally.add(operation);
+  // A receive waits for its peer, which says nothing of the path.
+  row.tally.add(operation, operation.queue == Queue::send);
   note_peer(row, operation);
   const uint32_t status = operation.status.value_or(kStatusSuccess);
   if (status != kStatusSuccess && status != kStatusFlushed && !row.first_error)

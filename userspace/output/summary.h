@@ -66,7 +66,7 @@ class SummarySink final : public OperationSink {
     uint64_t flushed = 0;
     Histogram latency_ns;
 
-    void add(const Operation& operation);
+    void add(const Operation& operation, bool with_latency = true);
   };
   struct FirstError {
     uint32_t status = 0;
