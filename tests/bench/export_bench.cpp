@@ -21,10 +21,20 @@ namespace {
 constexpr uint64_t kOperations = 1'000'000;
 constexpr int kRounds = 5;
 
-double median_of(const std::function<double()>& measure) {
-  std::vector<double> values;
-  for (int i = 0; i < kRounds; ++i) values.push_back(measure());
-  return estimate(values).median;
+struct Median {
+  double rate = 0;
+  double cpu_ns = 0;  // of each, by all threads
+};
+
+// `measure` does something `count` times, and says how often a second.
+Median median_of(double count, const std::function<double()>& measure) {
+  std::vector<double> rates, cpu;
+  for (int i = 0; i < kRounds; ++i) {
+    const uint64_t begin_ns = process_cpu_ns();
+    rates.push_back(measure());
+    cpu.push_back(static_cast<double>(process_cpu_ns() - begin_ns) / count);
+  }
+  return {estimate(rates).median, estimate(cpu).median};
 }
 
 template <typename MakeSink>
@@ -46,21 +56,23 @@ double replay_rate(const std::string& path, const MakeSink& make_sink) {
 
 int main() {
   const ReplayJob job;
-  const double written = median_of([&] {
-    return 2.0 * static_cast<double>(kOperations) / job.write(job / "trace", kOperations);
-  });
-  row("export.trace_written", written, "records/s into a trace", 1e6, written >= 1e6);
-  const double rows = median_of([&] {
+  constexpr auto kCount = static_cast<double>(kOperations);
+  const Median written =
+      median_of(2 * kCount, [&] { return 2 * kCount / job.write(job / "trace", kOperations); });
+  row("export.trace_written", written.rate, "records/s into a trace", 1e6, written.rate >= 1e6);
+  const Median rows = median_of(kCount, [&] {
     return replay_rate(job / "trace", [&](const TraceInfo& info) {
       return CsvSink::create(job / "ops.csv", {info.node.node, UtcClock(info.start_clock)});
     });
   });
-  row("export.csv_rows", rows, "rows/s", 1e6, rows >= 1e6);
-  const double operations = median_of([&] {
+  row("export.csv_rows", rows.rate, "rows/s", 1e6, rows.rate >= 1e6);
+  row("export.csv_cpu", rows.cpu_ns, "ns CPU a row, all threads", -1, true);
+  const Median operations = median_of(kCount, [&] {
     return replay_rate(job / "trace", [&](const TraceInfo& info) {
       return PerfettoSink::create(job / "ops.pftrace", {info.node.node, info.start_clock});
     });
   });
-  row("export.perfetto", operations, "operations/s", -1, true);
+  row("export.perfetto", operations.rate, "operations/s", -1, true);
+  row("export.perfetto_cpu", operations.cpu_ns, "ns CPU an operation, all threads", -1, true);
   return 0;
 }

@@ -4,6 +4,7 @@
 // for scripts/bench.
 #pragma once
 
+#include <sys/resource.h>
 #include <time.h>
 
 #include <algorithm>
@@ -19,6 +20,17 @@ inline uint64_t now_ns() {
   timespec time = {};
   clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+// Of all threads, in user and kernel mode: what a busy machine does not change much.
+inline uint64_t process_cpu_ns() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto ns = [](const timeval& time) {
+    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 +
+           static_cast<uint64_t>(time.tv_usec) * 1000;
+  };
+  return ns(usage.ru_utime) + ns(usage.ru_stime);
 }
 
 struct Estimate {

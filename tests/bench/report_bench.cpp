@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // bench report: operations a second from a trace to a report, the CPU time of each, and the most
 // anonymous memory as the trace grows. Prints one JSON object per row, which scripts/bench gathers.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -51,16 +49,6 @@ class AnonymousPeak {
   std::atomic<bool> ended_ = false;
   std::thread thread_;  // last: it begins at once
 };
-
-uint64_t process_cpu_ns() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto ns = [](const timeval& time) {
-    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 +
-           static_cast<uint64_t>(time.tv_usec) * 1000;
-  };
-  return ns(usage.ru_utime) + ns(usage.ru_stime);
-}
 
 struct Outcome {
   double operations_per_s = 0;
