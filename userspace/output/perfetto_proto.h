@@ -12,8 +12,16 @@
 namespace sigma::proto {
 
 inline void put_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
-  out += static_cast<char>(value);
+  // Most are of one byte. Others are put together first: each append looks for room.
+  if (value < 0x80) {
+    out += static_cast<char>(value);
+    return;
+  }
+  char bytes[10];
+  size_t count = 0;
+  for (; value >= 0x80; value >>= 7) bytes[count++] = static_cast<char>(value | 0x80);
+  bytes[count++] = static_cast<char>(value);
+  out.append(bytes, count);
 }
 
 inline void put_uint(std::string& out, uint32_t field, uint64_t value) {
@@ -23,7 +31,9 @@ inline void put_uint(std::string& out, uint32_t field, uint64_t value) {
 
 inline void put_fixed64(std::string& out, uint32_t field, uint64_t value) {
   put_varint(out, uint64_t{field} << 3 | 1);
-  for (int i = 0; i < 8; ++i) out += static_cast<char>(value >> (8 * i));
+  char bytes[8];
+  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+  out.append(bytes, sizeof bytes);
 }
 
 // A string, or a message that is already encoded.

@@ -48,8 +48,9 @@ void RowFile::flush() {
     int errnum = 0;
     const std::string_view rows = buffer_;
     const std::string_view written = rows.substr(0, write_all(fd_.get(), rows, &errnum));
-    const auto whole_rows = static_cast<uint64_t>(std::count(written.begin(), written.end(), '\n'));
+    uint64_t whole_rows = buffered_rows_;
     if (errnum) {
+      whole_rows = static_cast<uint64_t>(std::count(written.begin(), written.end(), '\n'));
       const size_t end = written.rfind('\n');
       cut_back(written.size() - (end == std::string_view::npos ? 0 : end + 1));
       fail(errnum);
