@@ -184,6 +184,9 @@ struct sigma_ring_slot {
   __u16 cq[2];      /* SEND: slots of its completion rings, for sends and for receives */
   __u32 looks;      /* CQ: copies that BPF has made; the observer goes on when it has taken them in */
   __u32 life;       /* from 0. SEND: counts what RESET to INIT began; CQ: buffers, by resizes */
+  __u64 ucontext;   /* by which, with the handle, ring_objects knows it */
+  __u32 handle;
+  __u32 number; /* CQ: by which queue pairs that DevX makes name it */
 };
 #define SIGMA_RING_PLACE_BITS 48
 #define SIGMA_RING_PLACE(life, position) \
@@ -217,7 +220,7 @@ struct sigma_ring_drain {
   __u8 reason;    /* enum sigma_drain_reason */
   __u8 kind;
   __u32 last;
-  __u32 reserved;
+  __u32 counted; /* 1: the doorbell record was read, `posted` and `consumer` are known */
 };
 SIGMA_SIZE(struct sigma_ring_drain, 64);
 struct sigma_ring_piece {

@@ -8,7 +8,7 @@
  * rather than fast.
  */
 #include "bpf/context.h"
-#include "bpf/rings.h"
+#include "bpf/devx_rings.h"
 
 #define MAX_RECORD 4096
 #define ATTR_BYTES sizeof(struct sigma_uverbs_attr)
@@ -30,8 +30,7 @@ struct draft {
   __u64 qp_num_at;
   __u64 driver_at;
   __u64 data[16]; /* of the attributes with the smallest numbers */
-  __u32 devx_handle;
-  __u32 reserved;
+  __u64 devx[8]; /* likewise of those that mlx5 numbers from SIGMA_UVERBS_ATTR_DEVX_HANDLE on */
 };
 
 struct {
@@ -59,7 +58,7 @@ static __noinline int add_attribute(struct draft* draft, __u64 attrs, __u32 i) {
   attr.offset = SIGMA_UVERBS_NO_PAYLOAD;
   __u32 low = attr.attr_id;
   if (low < 16) draft->data[low & 15] = attr.data;
-  if (attr.attr_id == SIGMA_UVERBS_ATTR_DEVX_HANDLE) draft->devx_handle = attr.data;
+  if (low >> 3 == SIGMA_UVERBS_ATTR_DEVX_HANDLE >> 3) draft->devx[low & 7] = attr.data;
   if (attr.attr_id == SIGMA_UVERBS_ATTR_CREATE_QP_USER_HANDLE) draft->qp_ptr = attr.data;
   if (attr.attr_id == SIGMA_UVERBS_ATTR_CREATE_QP_RESP_QP_NUM) draft->qp_num_at = attr.data;
   if (attr.attr_id == SIGMA_UVERBS_ATTR_UHW_IN && attr.len >= SIGMA_MLX5_CREATE_QP_DB_ADDR + 8)
@@ -101,10 +100,18 @@ static __noinline int note_doorbell(const struct draft* draft, __u64 id) {
   return 0;
 }
 
-/*
- * A ring has been made: its place is noted for the day it ends. Of queues made by DevX user space
- * knows the place, from the firmware's command.
- */
+static __always_inline struct ring_command command_of(const struct draft* draft, __u64 id) {
+  struct ring_command command = {.tgid = tgid_of(id),
+                                 .rdev = draft->uverbs.rdev,
+                                 .ucontext = draft->uverbs.ucontext};
+  return command;
+}
+
+static __always_inline __u64 devx_data(const struct draft* draft, __u32 attr) {
+  return draft->devx[attr & 7];
+}
+
+/* A ring has been made: its place is noted for the day it ends. */
 static __noinline int note_ring(struct draft* draft, __u64 id) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !draft) return 0;
@@ -117,18 +124,31 @@ static __noinline int note_ring(struct draft* draft, __u64 id) {
             uverbs->method_id == SIGMA_UVERBS_METHOD_QP_CREATE;
   bool cq = uverbs->object_id == SIGMA_UVERBS_OBJECT_CQ &&
             uverbs->method_id == SIGMA_UVERBS_METHOD_CQ_CREATE;
-  if (!devx && !qp && !cq) return 0;
-  if (devx) key.handle = draft->devx_handle;
+  __u32 kind = cq ? SIGMA_RING_CQ : qp ? SIGMA_RING_SEND : 0;
+  __u64 command = devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_CMD_IN);
+  if (devx) {
+    key.handle = devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_HANDLE);
+    kind = devx_ring_kind(totals, command);
+  }
+  if (!kind) return 0;
 
-  __u32 number = new_ring_slot(cq ? SIGMA_RING_CQ : SIGMA_RING_SEND, key.tgid);
+  __u32 number = new_ring_slot(kind, key.tgid);
   struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
   if (!number || !slot) return 0;
-  if (qp) {
+  slot->ucontext = key.ucontext;
+  slot->handle = key.handle;
+  if (devx) {
+    place_devx_ring(&key, command, slot);
+    if (kind == SIGMA_RING_CQ)
+      slot->number =
+          prm_word(totals, devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_CMD_OUT), 8) & 0xffffff;
+  } else if (qp) {
     struct sigma_mlx5_create_qp at = {};
-    slot->cq[0] = ring_slot_of(key.tgid, key.ucontext,
-                               draft->data[SIGMA_UVERBS_ATTR_CREATE_QP_SEND_CQ]);
-    slot->cq[1] = ring_slot_of(key.tgid, key.ucontext,
-                               draft->data[SIGMA_UVERBS_ATTR_CREATE_QP_RECV_CQ]);
+    struct ring_command of = command_of(draft, id);
+    __u32 send_cq = draft->data[SIGMA_UVERBS_ATTR_CREATE_QP_SEND_CQ];
+    __u32 recv_cq = draft->data[SIGMA_UVERBS_ATTR_CREATE_QP_RECV_CQ];
+    slot->cq[0] = ring_slot_of(key.tgid, ring_name(&of, send_cq), send_cq);
+    slot->cq[1] = ring_slot_of(key.tgid, ring_name(&of, recv_cq), recv_cq);
     if (draft->driver_at && read_user(totals, &at, sizeof(at), draft->driver_at)) {
       slot->doorbell_addr = at.db_addr;
       slot->entries = at.sq_wqe_count;
@@ -148,16 +168,55 @@ static __noinline int note_ring(struct draft* draft, __u64 id) {
       slot->stride = at.cqe_size;
       slot->ring_addr = at.buf_addr;
     }
+    read_user(totals, &slot->number, sizeof(slot->number), devx_data(draft, SIGMA_UVERBS_ATTR_UHW_OUT));
   }
   /* What does not have this form is for user space to look at. */
   if (!slot->entries || (slot->entries & (slot->entries - 1))) slot->ring_addr = 0;
   bpf_map_update_elem(&ring_objects, &key, &number, BPF_ANY);
   uverbs->ring_slot = number;
+  key.handle = slot->number;
+  if (key.handle) bpf_map_update_elem(&ring_cqs, &key, &number, BPF_ANY);
+  return 0;
+}
+
+static __noinline int note_registration(const struct draft* draft, __u64 id) {
+  if (!draft || draft->uverbs.object_id != SIGMA_UVERBS_OBJECT_DEVX_UMEM ||
+      draft->uverbs.method_id != SIGMA_UVERBS_METHOD_DEVX_UMEM_REG)
+    return 0;
+  struct umem umem = {.addr = devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_UMEM_ADDR),
+                      .length = devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_UMEM_LEN)};
+  return note_umem(tgid_of(id), draft->uverbs.ucontext,
+                   devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_UMEM_ID), &umem);
+}
+
+/* The object is gone for good. Its ring's slot user space frees, once it has had the last copy. */
+static __noinline int note_gone(const struct draft* draft, __u64 id) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals || !draft) return 0;
+  __u32 object = draft->uverbs.object_id, method = draft->uverbs.method_id;
+  __u32 handle = draft->data[SIGMA_UVERBS_ATTR_HANDLE];
+  if (object == SIGMA_UVERBS_OBJECT_DEVX_OBJ) {
+    if (method != SIGMA_UVERBS_METHOD_DEVX_OBJ_DESTROY) return 0;
+    handle = devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_HANDLE);
+  } else if (object == SIGMA_UVERBS_OBJECT_DEVICE) {
+    if (method != SIGMA_UVERBS_METHOD_INVOKE_WRITE) return 0;
+    __u32 command = draft->data[SIGMA_UVERBS_ATTR_WRITE_CMD] & SIGMA_UVERBS_CMD_NUMBER;
+    if ((command != SIGMA_UVERBS_CMD_DESTROY_CQ && command != SIGMA_UVERBS_CMD_DESTROY_QP) ||
+        !read_user(totals, &handle, sizeof(handle),
+                   draft->data[SIGMA_UVERBS_ATTR_CORE_IN] + SIGMA_RESIZE_CQ_HANDLE))
+      return 0;
+  } else if (!(object == SIGMA_UVERBS_OBJECT_QP && method == SIGMA_UVERBS_METHOD_QP_DESTROY) &&
+             !(object == SIGMA_UVERBS_OBJECT_CQ && method == SIGMA_UVERBS_METHOD_CQ_DESTROY)) {
+    return 0;
+  }
+  struct ring_command of = command_of(draft, id);
+  forget_ring(of.tgid, ring_name(&of, handle), handle);
   return 0;
 }
 
 /* A completion ring goes on in another buffer, one entry further on: the device has written one more
- * to the old one, to say so. Read by the reader as soon as it has taken in the old one's copy. */
+ * to the old one, to say so. Read by the reader as soon as it has taken in the old one's copy and knows
+ * of this buffer (`life`); if it ends before that, it is copied like any. */
 static __noinline int note_resize(const struct draft* draft, __u64 id) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !draft) return 0;
@@ -171,7 +230,8 @@ static __noinline int note_resize(const struct draft* draft, __u64 id) {
   if (!draft->driver_at || !read_user(totals, &at, sizeof(at), draft->driver_at) ||
       !read_user(totals, &resize, sizeof(resize), draft->data[SIGMA_UVERBS_ATTR_CORE_IN]))
     return 0;
-  __u32 number = ring_slot_of(tgid_of(id), draft->uverbs.ucontext, resize.cq_handle);
+  struct ring_command of = command_of(draft, id);
+  __u32 number = ring_slot_of(of.tgid, ring_name(&of, resize.cq_handle), resize.cq_handle);
   struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
   __u32 entries = resize.cqe + 1;
   if (!number || !slot || slot->kind != SIGMA_RING_CQ || slot->tgid != tgid_of(id)) return 0;
@@ -180,6 +240,8 @@ static __noinline int note_resize(const struct draft* draft, __u64 id) {
   slot->stride = at.cqe_size;
   slot->copied++;
   slot->life++;
+  barrier();
+  if (slot->dead == SIGMA_DRAIN_RESIZE) slot->dead = 0;
   return 0;
 }
 
@@ -221,8 +283,10 @@ static __noinline int emit_command(const struct sigma_call* call, __u64 header, 
       hdr.driver_id == SIGMA_RDMA_DRIVER_MLX5)
     note_doorbell(draft, id);
   if (!result && hdr.driver_id == SIGMA_RDMA_DRIVER_MLX5) {
+    note_registration(draft, id);
     note_ring(draft, id);
     note_resize(draft, id);
+    note_gone(draft, id);
   }
   __u32 size = draft->end;
   uverbs->payload_bytes = size - draft->start;
@@ -242,8 +306,9 @@ static __noinline int emit_command(const struct sigma_call* call, __u64 header, 
 
 /* A ring ends, or is about to be emptied. A queue pair takes its completion rings' new entries
  * along: the library clears them of its own afterwards. */
-static __noinline int end_ring(__u64 id, __u64 ucontext, __u32 handle, __u32 reason) {
-  __u32 number = ring_slot_of(tgid_of(id), ucontext, handle);
+static __noinline int end_ring(const struct ring_command* command, __u32 handle, __u32 reason) {
+  if (!command) return 0;
+  __u32 number = ring_slot_of(command->tgid, ring_name(command, handle), handle);
   struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
   if (!number || !slot) return 0;
   __u32 cq0 = slot->cq[0], cq1 = slot->cq[1];
@@ -256,10 +321,11 @@ static __noinline int end_ring(__u64 id, __u64 ucontext, __u32 handle, __u32 rea
 }
 
 /* RESET to INIT: the library has zeroed the doorbell record since, and a new life begins. */
-static __noinline int renew_ring(__u64 id, __u64 ucontext, __u32 handle) {
-  __u32 number = ring_slot_of(tgid_of(id), ucontext, handle);
+static __noinline int renew_ring(const struct ring_command* command, __u32 handle) {
+  if (!command) return 0;
+  __u32 number = ring_slot_of(command->tgid, ring_name(command, handle), handle);
   struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
-  if (!number || !slot || slot->dead != SIGMA_DRAIN_RESET || slot->tgid != tgid_of(id)) return 0;
+  if (!number || !slot || slot->dead != SIGMA_DRAIN_RESET || slot->tgid != command->tgid) return 0;
   slot->life++;
   barrier();
   slot->dead = 0;
@@ -281,30 +347,33 @@ static __noinline int find_attr(__u64 attrs, __u32 n, __u32 wanted, __u64* data)
 }
 
 /* What of the command that begins at `header` ends a ring, or starts it anew. */
-static __noinline int note_ends(__u64 ucontext, __u64 header, __u32 n) {
+static __noinline int note_ends(const struct ring_command* of, __u64 header, __u32 n) {
   struct sigma_totals* totals = totals_of_cpu();
-  if (!totals) return 0;
-  __u64 id = bpf_get_current_pid_tgid(), attrs = header + sizeof(struct sigma_ioctl_hdr), data = 0;
+  if (!totals || !of) return 0;
+  __u64 attrs = header + sizeof(struct sigma_ioctl_hdr), data = 0;
   struct sigma_ioctl_hdr hdr;
   if (!read_user(totals, &hdr, sizeof(hdr), header)) return 0;
   __u32 object = hdr.object_id, method = hdr.method_id;
   if ((object == SIGMA_UVERBS_OBJECT_QP && method == SIGMA_UVERBS_METHOD_QP_DESTROY) ||
       (object == SIGMA_UVERBS_OBJECT_CQ && method == SIGMA_UVERBS_METHOD_CQ_DESTROY)) {
     if (find_attr(attrs, n, SIGMA_UVERBS_ATTR_HANDLE, &data))
-      end_ring(id, ucontext, data, SIGMA_DRAIN_DESTROY);
+      end_ring(of, data, SIGMA_DRAIN_DESTROY);
   } else if (object == SIGMA_UVERBS_OBJECT_DEVX_OBJ) {
     __u64 command = 0;
     __be16 opcode = 0;
     if (!find_attr(attrs, n, SIGMA_UVERBS_ATTR_DEVX_HANDLE, &data)) return 0;
     if (method == SIGMA_UVERBS_METHOD_DEVX_OBJ_DESTROY)
-      end_ring(id, ucontext, data, SIGMA_DRAIN_DESTROY);
+      end_ring(of, data, SIGMA_DRAIN_DESTROY);
     else if (method == SIGMA_UVERBS_METHOD_DEVX_OBJ_MODIFY &&
              find_attr(attrs, n, SIGMA_UVERBS_ATTR_DEVX_CMD_IN, &command) == 2 &&
              read_user(totals, &opcode, sizeof(opcode), command)) {
       __u32 number = __builtin_bswap16(opcode);
-      if (number == SIGMA_PRM_2RST_QP) end_ring(id, ucontext, data, SIGMA_DRAIN_RESET);
-      if (number == SIGMA_PRM_RST2INIT_QP) renew_ring(id, ucontext, data);
+      if (number == SIGMA_PRM_2RST_QP) end_ring(of, data, SIGMA_DRAIN_RESET);
+      if (number == SIGMA_PRM_RST2INIT_QP) renew_ring(of, data);
     }
+  } else if (object == SIGMA_UVERBS_OBJECT_DEVICE &&
+             method == SIGMA_UVERBS_METHOD_GET_CONTEXT) {
+    note_young_file(of);
   } else if (object == SIGMA_UVERBS_OBJECT_DEVICE &&
              method == SIGMA_UVERBS_METHOD_INVOKE_WRITE) {
     __u64 core = 0;
@@ -313,21 +382,23 @@ static __noinline int note_ends(__u64 ucontext, __u64 header, __u32 n) {
     if (!find_attr(attrs, n, SIGMA_UVERBS_ATTR_WRITE_CMD, &data)) return 0;
     if (find_attr(attrs, n, SIGMA_UVERBS_ATTR_CORE_IN, &core) != 2) return 0;
     __u32 command = data & SIGMA_UVERBS_CMD_NUMBER;
-    if (command == SIGMA_UVERBS_CMD_MODIFY_QP) {
+    if (command == SIGMA_UVERBS_CMD_GET_CONTEXT) {
+      note_young_file(of);
+    } else if (command == SIGMA_UVERBS_CMD_MODIFY_QP) {
       if (read_user(totals, &mask, sizeof(mask), core + SIGMA_MODIFY_QP_MASK) &&
           (mask & SIGMA_IBV_QP_STATE) &&
           read_user(totals, &state, sizeof(state), core + SIGMA_MODIFY_QP_STATE) &&
           state <= SIGMA_IBV_QPS_INIT &&
           read_user(totals, &handle, sizeof(handle), core + SIGMA_MODIFY_QP_HANDLE)) {
         if (state == SIGMA_IBV_QPS_RESET)
-          end_ring(id, ucontext, handle, SIGMA_DRAIN_RESET);
+          end_ring(of, handle, SIGMA_DRAIN_RESET);
         else
-          renew_ring(id, ucontext, handle);
+          renew_ring(of, handle);
       }
     } else if (command == SIGMA_UVERBS_CMD_RESIZE_CQ || command == SIGMA_UVERBS_CMD_DESTROY_CQ ||
                command == SIGMA_UVERBS_CMD_DESTROY_QP) {
       if (read_user(totals, &handle, sizeof(handle), core + SIGMA_RESIZE_CQ_HANDLE))
-        end_ring(id, ucontext, handle,
+        end_ring(of, handle,
                  command == SIGMA_UVERBS_CMD_RESIZE_CQ ? SIGMA_DRAIN_RESIZE : SIGMA_DRAIN_DESTROY);
     }
   }
@@ -362,8 +433,10 @@ static __always_inline bool execute_entry(struct pt_regs* ctx) {
   /* The header is not finished yet: its number of attributes is where the next would go. */
   __u64 next = 0, attrs = call.argument + SIGMA_COMMAND_BUFFER_HDR + sizeof(struct sigma_ioctl_hdr);
   if (read_user(hit.totals, &next, sizeof(next), call.argument + SIGMA_COMMAND_BUFFER_NEXT_ATTR) &&
-      next >= attrs && next - attrs <= SIGMA_UVERBS_MAX_ATTRS * ATTR_BYTES)
-    note_ends(call.object, call.argument + SIGMA_COMMAND_BUFFER_HDR, (next - attrs) / ATTR_BYTES);
+      next >= attrs && next - attrs <= SIGMA_UVERBS_MAX_ATTRS * ATTR_BYTES) {
+    struct ring_command of = {.tgid = tgid_of(hit.id), .ucontext = call.object};
+    note_ends(&of, call.argument + SIGMA_COMMAND_BUFFER_HDR, (next - attrs) / ATTR_BYTES);
+  }
   remember_call(&hit, SIGMA_FN_EXECUTE_IOCTL, &call);
   return true;
 }
@@ -417,7 +490,8 @@ static __always_inline int kernel_entry(struct file* file, __u32 rdev, __u64 arg
                             .target_flags = hit.target_flags};
   note_command(&hit, arg);
   struct sigma_ioctl_hdr hdr;
-  if (read_user(hit.totals, &hdr, sizeof(hdr), arg)) note_ends((__u64)file, arg, hdr.num_attrs);
+  struct ring_command of = {.tgid = tgid_of(hit.id), .rdev = rdev, .ucontext = (__u64)file};
+  if (read_user(hit.totals, &hdr, sizeof(hdr), arg)) note_ends(&of, arg, hdr.num_attrs);
   remember_call(&hit, SIGMA_FN_EXECUTE_IOCTL, &call);
   return 0;
 }

@@ -55,7 +55,9 @@ struct bpf_map;
 static long end_ring_of(struct bpf_map* map, const __u32* number, struct sigma_ring_slot* slot,
                         void* data) {
   const __u32* tgid = data;
-  if (slot->kind && slot->tgid == *tgid && !slot->dead) drain_ring(*number, SIGMA_DRAIN_EXIT);
+  if (!slot->kind || slot->tgid != *tgid) return 0;
+  if (!slot->dead) drain_ring(*number, SIGMA_DRAIN_EXIT);
+  forget_ring(*tgid, slot->ucontext, slot->handle);
   return 0;
 }
 

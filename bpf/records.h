@@ -348,6 +348,7 @@ enum sigma_ring_mode {
   SIGMA_RING_SNAPSHOT, /* read once, at the end or at a hang */
   SIGMA_RING_SETUP,    /* not read at all: only its attributes are known */
 };
+#define SIGMA_RING_END_UNSEEN "its end was not seen" /* `reason` of an END: `posted` may be short */
 enum sigma_initiator { SIGMA_INITIATOR_UNKNOWN, SIGMA_INITIATOR_CPU, SIGMA_INITIATOR_GPU };
 #define SIGMA_TIER_NONE 0xff /* no GPU-initiated queue; else 0 to 5, design section 7 */
 

@@ -14,7 +14,7 @@
 struct sigma_ring_key {
   __u32 tgid;
   __u32 handle;
-  __u64 ucontext; /* as in sigma_uverbs */
+  __u64 ucontext; /* as in sigma_uverbs; of rings that were found: rdev, where files are named */
 };
 
 #endif

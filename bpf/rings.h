@@ -51,6 +51,9 @@ static inline __noinline __u32 new_ring_slot(__u32 kind, __u32 tgid) {
     slot->life = 0;
     slot->cq[0] = 0;
     slot->cq[1] = 0;
+    slot->ucontext = 0;
+    slot->handle = 0;
+    slot->number = 0;
     slot->tgid = tgid;
     slot->generation++;
     slot->kind = kind;
@@ -63,6 +66,68 @@ static __always_inline __u32 ring_slot_of(__u32 tgid, __u64 ucontext, __u32 hand
   struct sigma_ring_key key = {.tgid = tgid, .handle = handle, .ucontext = ucontext};
   __u32* slot = bpf_map_lookup_elem(&ring_objects, &key);
   return slot ? *slot : 0;
+}
+
+/* Whom a command is for: the process, the context or file, and the file's device node (0: none). */
+struct ring_command {
+  __u32 tgid;
+  __u32 rdev;
+  __u64 ucontext;
+};
+
+/* Files that were opened before our eyes. Those that were not are a process's older ones: user space
+ * names what it found in them by the node, where the process had one file of it only. */
+struct young_file_key {
+  __u64 file;
+  __u64 tgid;
+};
+struct {
+  __uint(type, BPF_MAP_TYPE_LRU_HASH);
+  __uint(max_entries, 4096);
+  __type(key, struct young_file_key);
+  __type(value, __u8);
+} young_files __weak SEC(".maps");
+
+static __always_inline void note_young_file(const struct ring_command* command) {
+  struct young_file_key key = {.file = command->ucontext, .tgid = command->tgid};
+  __u8 yes = 1;
+  if (command->rdev) bpf_map_update_elem(&young_files, &key, &yes, BPF_ANY);
+}
+
+/* The name by which a ring of this command's file or context is known. */
+static __always_inline __u64 ring_name(const struct ring_command* command, __u32 handle) {
+  struct young_file_key key = {.file = command->ucontext, .tgid = command->tgid};
+  if (!command->rdev || ring_slot_of(command->tgid, command->ucontext, handle) ||
+      bpf_map_lookup_elem(&young_files, &key))
+    return command->ucontext;
+  return command->rdev;
+}
+
+/* Completion rings by their number, in `handle`. */
+struct {
+  __uint(type, BPF_MAP_TYPE_LRU_HASH);
+  __uint(max_entries, 16384);
+  __type(key, struct sigma_ring_key);
+  __type(value, __u32); /* slot */
+} ring_cqs __weak SEC(".maps");
+
+static __always_inline __u32 cq_slot_of(__u32 tgid, __u64 ucontext, __u32 cqn) {
+  struct sigma_ring_key key = {.tgid = tgid, .handle = cqn & 0xffffff, .ucontext = ucontext};
+  __u32* slot = bpf_map_lookup_elem(&ring_cqs, &key);
+  return slot ? *slot : 0;
+}
+
+/* The object is gone: its handle and number may be given to another one. */
+static __noinline int forget_ring(__u32 tgid, __u64 ucontext, __u32 handle) {
+  struct sigma_ring_key key = {.tgid = tgid, .handle = handle, .ucontext = ucontext};
+  __u32* number = bpf_map_lookup_elem(&ring_objects, &key);
+  if (!number) return 0;
+  struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, number);
+  bpf_map_delete_elem(&ring_objects, &key);
+  if (!slot || !slot->number) return 0;
+  key.handle = slot->number;
+  bpf_map_delete_elem(&ring_cqs, &key);
+  return 0;
 }
 
 /* What user space has said of this life of the ring, else its begin. */
@@ -85,6 +150,7 @@ struct drain {
   __u32 consumer;
   __u16 reason;
   __u16 done; /* nothing more to copy */
+  __u32 counted; /* the doorbell record was read */
 };
 
 static __always_inline void fill_drain(struct sigma_ring_drain* record, const struct drain* drain,
@@ -99,6 +165,7 @@ static __always_inline void fill_drain(struct sigma_ring_drain* record, const st
   record->reason = drain->reason;
   record->kind = drain->slot.kind;
   record->last = 0;
+  record->counted = drain->counted;
 }
 
 static long drain_step(__u64 i, void* data) {
@@ -160,6 +227,7 @@ static __noinline int drain_ring(__u32 number, __u32 reason) {
   __be32 words[2] = {};
   if (slot->ring_addr && slot->entries &&
       read_user(totals, words, sizeof(words), slot->doorbell_addr)) {
+    drain.counted = 1;
     __u64 posted = place_of(&drain.slot, drain.slot.posted);
     drain.first = place_of(&drain.slot, drain.slot.next);
     if (slot->kind == SIGMA_RING_SEND) {
@@ -179,7 +247,8 @@ static __noinline int drain_ring(__u32 number, __u32 reason) {
       drain.end = drain.first + entries;
       /* Laps behind: what the owner has consumed is there in part, what it has not is new. */
       if (drain.consumed > drain.end) {
-        drain.first = drain.consumed - entries - SIGMA_DRAIN_BEHIND;
+        drain.first = drain.consumed - entries;
+        drain.first -= drain.first < SIGMA_DRAIN_BEHIND ? drain.first : SIGMA_DRAIN_BEHIND;
         drain.end = drain.consumed + entries;
       }
       if (drain.end - drain.first > SIGMA_DRAIN_ENTRIES)

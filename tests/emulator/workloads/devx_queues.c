@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Queues as GPU-initiated stacks make them: umems, CREATE_CQ and CREATE_QP by DevX, WQEs and
 // doorbell records written by hand, CQEs read by hand. No ibv_qp exists. Posts writes, reads, plain
-// and masked atomics of 4 and 8 bytes and NOPs, and checks memory after each.
+// and masked atomics of 4 and 8 bytes and NOPs, and checks memory after each. LIVES: so many queue pairs,
+// one after the other, each of which posts all that.
 //
-//     devx_queues DEVICE OPERATIONS [collapsed]
+//     devx_queues DEVICE OPERATIONS [plain|collapsed [LIVES]]
 //
 // Command offsets: see ../device/prm.h, which this file deliberately does not share.
 #include <infiniband/mlx5dv.h>
@@ -215,8 +216,28 @@ static void run_all(struct queue_pair* pair, uint64_t value) {
              "4-byte swap");
 }
 
+static void live(long rounds) {
+  struct queue_pair a = {0}, b = {0};
+  create_queues(&a);
+  create_queues(&b);
+  for (int i = 0; i < 2; ++i) {
+    struct queue_pair *own = i ? &b : &a, *peer = i ? &a : &b;
+    transition(own, kRst2Init, 0);
+    transition(own, kInit2Rtr, peer->qpn);
+    transition(own, kRtr2Rts, 0);
+  }
+  for (long i = 0; i < rounds; ++i) run_all(&a, (uint64_t)i * 0x123456789 + 1);
+  for (int i = 0; i < 2; ++i) {
+    struct queue_pair* own = i ? &b : &a;
+    mlx5dv_devx_obj_destroy(own->qp);
+    mlx5dv_devx_obj_destroy(own->cq);
+    mlx5dv_devx_umem_dereg(own->umem);
+    free(own->arena);
+  }
+}
+
 int main(int argc, char** argv) {
-  require(argc >= 3, "usage: devx_queues DEVICE OPERATIONS [collapsed]");
+  require(argc >= 3, "usage: devx_queues DEVICE OPERATIONS [plain|collapsed [LIVES]]");
   collapsed = argc > 3 && !strcmp(argv[3], "collapsed");
   node = open_node(argv[1], 16);
   struct mlx5dv_pd pd;
@@ -227,17 +248,8 @@ int main(int argc, char** argv) {
   require(uar != NULL, "no UAR");
   here_mr = reg(&node, &here, sizeof here);
   there_mr = reg(&node, &there, sizeof there);
-  struct queue_pair a = {0}, b = {0};
-  create_queues(&a);
-  create_queues(&b);
-  for (int i = 0; i < 2; ++i) {
-    struct queue_pair *own = i ? &b : &a, *peer = i ? &a : &b;
-    transition(own, kRst2Init, 0);
-    transition(own, kInit2Rtr, peer->qpn);
-    transition(own, kRtr2Rts, 0);
-  }
-  const long rounds = atol(argv[2]);
-  for (long i = 0; i < rounds; ++i) run_all(&a, (uint64_t)i * 0x123456789 + 1);
+  const long lives = argc > 4 ? atol(argv[4]) : 1;
+  for (long i = 0; i < lives; ++i) live(atol(argv[2]));
   static const struct {
     uint8_t opcode;
     const char* name;
@@ -250,12 +262,6 @@ int main(int argc, char** argv) {
                 {MLX5_OPCODE_ATOMIC_MASKED_CS, "ATOMIC_MASKED_CS"}};
   for (unsigned i = 0; i < sizeof kNames / sizeof *kNames; ++i)
     printf("posted %s %lu\n", kNames[i].name, (unsigned long)posted[kNames[i].opcode]);
-  for (int i = 0; i < 2; ++i) {
-    struct queue_pair* own = i ? &b : &a;
-    mlx5dv_devx_obj_destroy(own->qp);
-    mlx5dv_devx_obj_destroy(own->cq);
-    mlx5dv_devx_umem_dereg(own->umem);
-  }
   mlx5dv_devx_free_uar(uar);
   ibv_dereg_mr(here_mr);
   ibv_dereg_mr(there_mr);
