@@ -410,7 +410,7 @@ void SendLook::end(bool whole, uint64_t now_ns, RecordBatch& out) {
   // Without a doorbell record the last completion need not be the last post's, unless nothing is
   // written behind it.
   const bool known = whole && (queue_.doorbell_addr != 0 || unwritten_ <= cursor_.posted);
-  state(SIGMA_RING_END, known ? "" : "its end was not seen", out);
+  state(SIGMA_RING_END, known ? "" : SIGMA_RING_END_UNSEEN, out);
   begun_ = false;
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The readers of rings, on rings that a test writes: posted = seen + missed, whatever happens.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/be.h"
@@ -89,6 +91,14 @@ struct Heard {
           break;
       }
     });
+  }
+  // Likewise, where the place may be rounds of 65,536 off.
+  void check_places() const {
+    size_t wrong = 0;
+    for (size_t i = 0; i < posts.size(); ++i)
+      wrong += (posts[i].remote_addr & 0xffff) != (posts[i].index & 0xffff) || posts[i].rkey != 77 ||
+               (i > 0 && (posts[i].index <= posts[i - 1].index || posts[i].remote_addr <= posts[i - 1].remote_addr));
+    CHECK(wrong == 0);
   }
   // Every request is what was posted at its place, each once, in order.
   void check_posts() const {
@@ -259,7 +269,7 @@ TEST_CASE("observe: what was overwritten is no gap where a probe has told of it,
   watched.reader->told_until(watched.now + 1);
   watched.look();
   CHECK(watched.heard.missed == 10);
-  watched.reader->end(watched.now, SIGMA_GAP_ENDED, watched.out);
+  watched.reader->end(watched.now, SIGMA_GAP_ENDED, true, watched.out);
   watched.heard.take(watched.out);
   CHECK(watched.heard.missed == 10);
   watched.heard.check_posts();
@@ -314,6 +324,63 @@ TEST_CASE("observe: rounds of 65,536 are counted where completions tell how many
   CHECK(watched.reader->posted() == 48 + more);
   CHECK(watched.heard.seen + watched.heard.missed + watched.reader->posted() - watched.reader->next() == 48 + more);
   for (const auto& post : watched.heard.posts) CHECK_FALSE(post.flags & SIGMA_RING_MODULO);
+}
+
+TEST_CASE("observe: another counter that does not fit the doorbell adds no rounds, but a doubt") {
+  // What is ahead by less than a round, less a ring, counts something else: other queues' completions, or
+  // requests that asked for none in between.
+  for (const uint64_t ahead : {uint64_t{1}, uint64_t{5000}, uint64_t{65'536 - 65}, uint64_t{41} * 65'536 + 100}) {
+    Watched watched(64);
+    for (int i = 0; i < 40; ++i) watched.ring.post();
+    watched.look();
+    watched.ring.post();
+    watched.look(0, true, watched.ring.posted + ahead);
+    watched.look();
+    CHECK(watched.reader->posted() == watched.ring.posted);
+    watched.reader->end(watched.now, SIGMA_GAP_ENDED, true, watched.out);
+    watched.heard.take(watched.out);
+    CHECK(watched.heard.seen + watched.heard.missed == watched.ring.posted);
+    CHECK(watched.heard.states.back().flags & SIGMA_RING_MODULO);
+  }
+}
+
+TEST_CASE("observe: whatever another counter says, seen and missed are what is said to be posted (seeded)") {
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
+    std::mt19937 random(seed);
+    Watched watched(64);
+    uint64_t rounds = 0;
+    for (int look = 0; look < 400; ++look) {
+      const bool long_ago = random() % 8 == 0;
+      const uint64_t burst = long_ago ? random() % 400'000 : random() % 80;
+      for (uint64_t i = 0; i < burst; ++i) watched.ring.post(1 + random() % 3);
+      const uint64_t outstanding = std::min<uint64_t>(random() % 64, watched.ring.posted);
+      // Right, unknown, or of something else.
+      const uint64_t says[] = {watched.ring.posted - outstanding, 0, random()};
+      const uint32_t which = random() % 3;
+      const bool round = watched.ring.posted - watched.reader->posted() >= 65'536;
+      watched.look(0, long_ago, long_ago ? says[which] : 0);
+      rounds += round && which == 0;
+    }
+    watched.look();
+    watched.last(watched.ring.posted - std::min<uint64_t>(watched.ring.posted, 64));
+    watched.heard.check_places();
+    const sigma_ring& end = watched.heard.states.back();
+    REQUIRE(end.event == SIGMA_RING_END);
+    CHECK(watched.heard.seen + watched.heard.missed == end.posted);
+    CHECK((end.posted & 0xffff) == (watched.ring.posted & 0xffff));
+    CHECK(rounds > 0);
+  }
+}
+
+TEST_CASE("observe: a ring that was gone before its last look says so") {
+  for (const bool seen : {true, false}) {
+    Watched watched(64);
+    watched.ring.post();
+    watched.look();
+    watched.reader->end(watched.now, SIGMA_GAP_ENDED, seen, watched.out);
+    watched.heard.take(watched.out);
+    CHECK(std::string(watched.heard.states.back().reason) == (seen ? "" : SIGMA_RING_END_UNSEEN));
+  }
 }
 
 // ---- completion rings ---------------------------------------------------------------------------
@@ -407,6 +474,71 @@ TEST_CASE("observe: overwritten completions are counted by the consumer's index"
   CHECK(watched.heard.completions.size() + watched.heard.missed == 500);
   // The oldest that still stands may be about to be overwritten: nothing shows that it is not.
   CHECK(watched.heard.missed == 500 - 1 - 31);
+}
+
+TEST_CASE("observe: the first completion is read also by a reader that comes late in the first lap") {
+  for (const uint64_t consumed : {9u, 20u, 31u}) {
+    WatchedCq watched(32, 64, true);
+    for (uint64_t i = 0; i < std::min<uint64_t>(consumed + 2, 31); ++i)
+      watched.ring.complete(static_cast<uint16_t>(watched.ring.produced));
+    watched.ring.consumed = std::min(consumed, watched.ring.produced);
+    for (int i = 0; i < 8; ++i) watched.look();
+    CHECK(watched.heard.missed == 0);
+    REQUIRE(watched.heard.completions.size() == watched.ring.produced);
+    CHECK(watched.heard.completions[0].wqe_counter == 0);
+  }
+}
+
+TEST_CASE("observe: the first completion is doubtful once the next lap may have begun") {
+  WatchedCq watched(32, 64, true);
+  for (int i = 0; i < 32; ++i) watched.ring.complete(static_cast<uint16_t>(watched.ring.produced));
+  watched.ring.consumed = 20;
+  for (int i = 0; i < 8; ++i) watched.look();
+  CHECK(watched.heard.missed == 1);
+  CHECK(watched.heard.completions.size() == 31);
+}
+
+TEST_CASE("observe: completions that are only counted for a while are missed as they are overwritten") {
+  WatchedCq watched(32, 64, true);
+  const auto complete = [&](int count) {
+    for (int i = 0; i < count; ++i) watched.ring.complete(static_cast<uint16_t>(watched.ring.produced));
+  };
+  complete(5);
+  watched.look();
+  watched.look();
+  watched.ring.consumed = 5;
+  watched.look();
+  REQUIRE(watched.heard.completions.size() == 5);
+  watched.reader->set_counted(true, "observer cpu", watched.now, watched.out);
+  REQUIRE_FALSE(watched.reader->is_read());
+  for (int round = 0; round < 10; ++round) {
+    complete(20);
+    watched.ring.consumed = watched.ring.produced - 3;
+    watched.now += 1000;
+    watched.reader->on_counted(watched.ring.consumed & 0xffffff, {watched.now - 1000, watched.now}, watched.out);
+  }
+  watched.heard.take(watched.out);
+  CHECK(watched.heard.missed == watched.ring.consumed - 32 - 5);
+  CHECK(watched.heard.completions.size() == 5);
+  for (const auto& gap : watched.heard.gaps) CHECK(gap.reason == SIGMA_GAP_COUNTED);
+  CHECK(watched.heard.states.back().mode == SIGMA_RING_COUNTED);
+  watched.reader->set_counted(false, "", watched.now, watched.out);
+  complete(4);  // over the oldest of the last lap
+  for (int i = 0; i < 10; ++i) watched.look();
+  watched.reader->end(watched.now, watched.out);
+  watched.heard.take(watched.out);
+  CHECK(watched.heard.completions.size() > 5 + 20);
+  CHECK(watched.heard.completions.back().wqe_counter == watched.ring.produced - 1);
+  CHECK(watched.heard.completions.size() + watched.heard.missed == watched.ring.produced);
+}
+
+TEST_CASE("observe: completions of a ring that counts nobody's laps are read also where others are counted") {
+  WatchedCq watched(32, 64, false);
+  watched.reader->set_counted(true, "observer cpu", watched.now, watched.out);
+  CHECK(watched.reader->is_read());
+  watched.ring.complete(0);
+  watched.look();
+  CHECK(watched.heard.completions.size() == 1);
 }
 
 TEST_CASE("observe: a lap on a ring that counts nobody's laps is noticed") {

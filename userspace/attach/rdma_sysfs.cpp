@@ -93,4 +93,10 @@ std::string device_of_node(uint32_t rdev) {
   return {};
 }
 
+std::optional<uint32_t> node_of_device(const std::string& name) {
+  for (const SysfsDevice& device : rdma_devices())
+    if (device.name == name && device.rdev != 0) return device.rdev;
+  return std::nullopt;
+}
+
 }  // namespace sigma

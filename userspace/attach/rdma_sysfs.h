@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,5 +34,7 @@ std::vector<SysfsDevice> rdma_devices();
 
 // The device behind a uverbs node, "" when unknown. Reads sysfs; the session caches the answer.
 std::string device_of_node(uint32_t rdev);
+// The node of a device, as sigma_uverbs.rdev; reads sysfs.
+std::optional<uint32_t> node_of_device(const std::string& name);
 
 }  // namespace sigma

@@ -73,7 +73,6 @@ Status Tracer::open() {
   SIGMA_ASSIGN(ring_, RingReader::open(capture_->ring_map_fd(),
                                        [this](std::span<const std::byte> record) { on_ring_record(record); }));
 
-  start_observer();
   if (options_.budget > 0) {
     if (auto cost = calibrate(features_); cost.ok()) ns_per_hit_ = options_.check_posts ? cost->checked_ns : cost->post_ns;
   }
@@ -81,6 +80,7 @@ Status Tracer::open() {
   process_events_ = capture_->attach_process_events().ok();
   if (!process_events_) state("process events are not available: forks and exec are noticed late or not at all");
   if (auto hook = capture_->attach_control(); hook.ok()) control_hook_ = *hook;
+  start_observer();
   if (auto watch = LibraryWatch::open({}); watch.ok())
     watch_.emplace(*std::move(watch));
   else
@@ -116,8 +116,9 @@ void Tracer::start_observer() {
     return;
   }
   // Under the kernel's hook commands name a file, which an older queue's context does not tell.
-  options.on_slot = [this](uint32_t pid, uint64_t context, uint32_t handle, uint32_t slot) {
-    return !control_hook_ && capture_->set_ring_slot(static_cast<pid_t>(pid), context, handle, slot).ok();
+  if (control_hook_) options.node_of_device = node_of_device;
+  options.on_slot = [this](uint32_t pid, uint64_t name, uint32_t handle, uint32_t slot) {
+    return capture_->set_ring_slot(static_cast<pid_t>(pid), name, handle, slot).ok();
   };
   options.device_of_node = device_of_node;
   options.on_doorbell = [this](uint32_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr) {

@@ -118,12 +118,23 @@ uint64_t look_behind(const CompletionRing& ring) {
 // made.
 enum class Standing : uint8_t { sure, doubtful, unstable, unknown };
 
-// The first entry has none before it, but, where the copy goes as far, the end of its own lap.
+// The first entry has none before it, but, where the copy goes as far, the end of its own lap: or an
+// entry that nobody has written yet, at or past the consumer. (The index was read behind the first copy,
+// so that in this the device was less than a ring ahead of it.)
 Standing first_standing(const CompletionRing& ring, const CompletionCursor& cursor,
                         const Copies& copies, uint64_t behind) {
-  if (cursor.counts)
-    return cursor.consumed <= ring.entries / 4 ? Standing::sure : Standing::doubtful;
   Entry entry;
+  if (cursor.counts) {
+    if (cursor.consumed <= ring.entries / 4) return Standing::sure;
+    for (uint64_t at = cursor.consumed; at < ring.entries; ++at) {
+      const Copy copy = copies.entry(at, entry);
+      if (copy == Copy::missing) break;
+      if (copy == Copy::whole &&
+          presence(ring, cursor, entry, decode_cqe(view(entry)), at) == Presence::not_yet)
+        return Standing::sure;
+    }
+    return Standing::doubtful;
+  }
   for (uint64_t at = ring.entries > behind ? ring.entries - behind : 1; at < ring.entries; ++at) {
     const Copy copy = copies.entry(at, entry);
     if (copy == Copy::unstable) return Standing::unstable;

@@ -7,8 +7,9 @@
 //     so what has stopped changing is whole, and what agrees in both is not half of two.
 //   - Entries are written in order: while the one before it stands in the second copy, the next lap
 //     had not begun to overwrite an entry in the first. So copies begin before `next`: copy_from.
-//     The very first entry is certain while the owner is in the ring's first quarter; where the
-//     owner keeps no index, while the first lap has not ended, as far as the copy shows it.
+//     The very first entry is certain while the owner is in the ring's first quarter, or the copy
+//     shows an entry of the first lap that is not there yet; where the owner keeps no index, while
+//     the first lap has not ended, as far as the copy shows it.
 //   - Laps are counted by the consumer index of the CQ's doorbell record where the owner keeps it
 //     (libmlx5 does; UCX built without assertions, and collapsed rings, do not). Elsewhere the last
 //     entry read is looked at again (`anchor`): while it stands, no lap has passed.

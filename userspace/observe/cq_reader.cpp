@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 namespace sigma {
@@ -24,10 +25,10 @@ CqReader::CqReader(const CqSpec& spec, uint32_t life, FindSend find_send)
 
 void CqReader::begin(RecordBuffer& out) {
   first_ = cursor_.next;
-  state(SIGMA_RING_BEGIN, spec_.since_ns, out);
+  state(SIGMA_RING_BEGIN, "", spec_.since_ns, out);
 }
 
-void CqReader::state(uint8_t event, uint64_t now_ns, RecordBuffer& out) {
+void CqReader::state(uint8_t event, const char* reason, uint64_t now_ns, RecordBuffer& out) {
   sigma_ring record{};
   record.context = spec_.owner.context;
   record.ring_addr = spec_.ring_addr;
@@ -45,12 +46,27 @@ void CqReader::state(uint8_t event, uint64_t now_ns, RecordBuffer& out) {
   record.kind = SIGMA_RING_CQ;
   record.event = event;
   record.origin = spec_.origin;
-  record.mode = SIGMA_RING_READ;
+  record.mode = is_read() ? SIGMA_RING_READ : SIGMA_RING_COUNTED;
   record.tier = SIGMA_TIER_NONE;
+  std::strncpy(record.reason, reason, sizeof(record.reason) - 1);
   out.add(record, SIGMA_RING, spec_.owner.pid, now_ns);
 }
 
-void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out) {
+void CqReader::set_counted(bool counted, const char* reason, uint64_t now_ns, RecordBuffer& out) {
+  const bool read = is_read();
+  counted_ = counted;
+  if (is_read() != read) state(SIGMA_RING_STATE, reason, now_ns, out);
+}
+
+void CqReader::on_counted(uint32_t consumer, const LookTimes& times, RecordBuffer& out) {
+  const uint64_t before = cursor_.consumed;
+  passed_ = 0;
+  gap(consumed_to(spec_.ring, cursor_, consumer), times, out, SIGMA_GAP_COUNTED);
+  fill_ = static_cast<double>(cursor_.consumed - before) / spec_.ring.entries;
+  if (cursor_.consumed > cursor_.next && left_since_ns_ == 0) left_since_ns_ = times.before_ns;
+}
+
+void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason) {
   if (count == 0) return;
   sigma_ring_gap record{};
   record.context = spec_.owner.context;
@@ -62,7 +78,7 @@ void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out) {
   record.life = life_;
   record.flags = spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0;
   record.kind = SIGMA_RING_CQ;
-  record.reason = SIGMA_GAP_LAPPED;
+  record.reason = reason;
   record.tier = SIGMA_TIER_NONE;
   missed_ += count;
   passed_ += count;
@@ -89,6 +105,7 @@ CqReader::Wanted CqReader::wanted(bool generous) const {
   const uint32_t entries = spec_.ring.entries;
   if (spec_.ring.collapsed) return {0, 1};
   if (whole_ring_) return {cursor_.next & ~uint64_t{entries - 1}, entries};
+  if (whole_first_ && cursor_.next == 0) return {0, entries};
   const uint64_t first = anchored_from();
   const uint64_t count =
       cursor_.next - first + (generous ? std::max(expected_, kGenerous) : expected_);
@@ -176,6 +193,13 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
     return;
   }
   if (cursor_.counts || consumer != 0) gap(consumed_to(spec_.ring, cursor_, consumer), times, out);
+  if (cursor_.next == 0 && !whole_first_ && cursor_.consumed > spec_.ring.entries / 4 &&
+      cursor_.consumed < spec_.ring.entries && wanted.count < spec_.ring.entries) {
+    whole_first_ = true;
+    left_since_ns_ = times.before_ns;
+    fill_ = 1;
+    return;
+  }
   take_all(wanted.first, first, second, times, out);
   const uint64_t found = cursor_.next - before;
   passed_ = found;
@@ -241,7 +265,7 @@ void CqReader::end(uint64_t at_ns, RecordBuffer& out) {
     cursor_.next = cursor_.consumed;
     gap(count, {std::min(at_ns, left_since_ns_ != 0 ? left_since_ns_ : at_ns), at_ns}, out);
   }
-  state(SIGMA_RING_END, at_ns, out);
+  state(SIGMA_RING_END, "", at_ns, out);
 }
 
 void CqReader::report(const Cqe& cqe, uint64_t position, const LookTimes& times,

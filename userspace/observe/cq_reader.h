@@ -62,6 +62,12 @@ class CqReader {
                  uint32_t consumer, const LookTimes& times, RecordBuffer& out);
   // Nothing new was seen.
   void on_nothing(uint32_t consumer);
+  // `counted`: entries are not read for a while, where the owner's index counts them; those that do not
+  // count are.
+  void set_counted(bool counted, const char* reason, uint64_t now_ns, RecordBuffer& out);
+  bool is_read() const { return !counted_ || !cursor_.counts || spec_.ring.collapsed; }
+  // Instead of copies: what has been overwritten was missed; the last lap stands, to be read yet.
+  void on_counted(uint32_t consumer, const LookTimes& times, RecordBuffer& out);
   // What BPF copied, from position `first` on.
   void on_last(uint64_t first, const RingBytes& bytes, uint32_t consumer, const LookTimes& times,
                RecordBuffer& out);
@@ -75,8 +81,8 @@ class CqReader {
   uint64_t anchored_from() const;
   bool is_lapped(const Wanted& wanted, const RingBytes& copy) const;
   void report(const Cqe& cqe, uint64_t position, const LookTimes& times, RecordBuffer& out);
-  void gap(uint64_t count, const LookTimes& times, RecordBuffer& out);
-  void state(uint8_t event, uint64_t now_ns, RecordBuffer& out);
+  void gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason = SIGMA_GAP_LAPPED);
+  void state(uint8_t event, const char* reason, uint64_t now_ns, RecordBuffer& out);
 
   CqSpec spec_;
   CompletionCursor cursor_;
@@ -87,6 +93,8 @@ class CqReader {
   double fill_ = 0;
   uint64_t left_since_ns_ = 0;  // what the look before did not get to was there since then; 0: nothing
   bool serves_receives_ = false;
+  bool counted_ = false;
+  bool whole_first_ = false;  // the next look takes all of the first lap: it shows that the first entry stands
   bool whole_ring_ = false;  // a lap has passed uncounted: the next look takes all of it
 };
 

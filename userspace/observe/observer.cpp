@@ -61,6 +61,19 @@ void Observer::on_uverbs(std::span<const std::byte> record) {
   --waiting_;
   apply_explanations();  // a command may end a ring
   directory_.on_uverbs(record);
+  const auto& command = *reinterpret_cast<const sigma_uverbs*>(record.data());
+  if (record.size() >= sizeof(sigma_uverbs) && command.ring_slot != 0 && command.ring_slot < SIGMA_RING_SLOTS)
+    processes_[command.h.pid].slots.insert(command.ring_slot);
+}
+
+// Those that BPF gave to its rings, and that nobody has freed: of rings that were not taken up, or whose
+// last copy was lost.
+void Observer::free_slots(uint32_t pid, const Process& process) {
+  if (options_.slots == nullptr) return;
+  for (const uint32_t number : process.slots) {
+    sigma_ring_slot& slot = options_.slots[number];
+    if (slot.tgid == pid) __atomic_store_n(&slot.kind, __u16{0}, __ATOMIC_RELEASE);
+  }
 }
 
 void Observer::on_send(const SendSpec& spec) {
@@ -103,8 +116,11 @@ OlderQueues Observer::add_older(const LiveObjects& live, uint64_t now_ns) {
   const std::lock_guard lock(mutex_);
   --waiting_;
   (void)reader(pid);
-  for (const LiveContext& context : of_mlx5.contexts)
-    if (!context.inherited) directory_.add_context(pid, context.address, context.device);
+  for (const LiveContext& context : of_mlx5.contexts) {
+    if (context.inherited) continue;
+    directory_.add_context(pid, context.address, context.device);
+    if (const uint64_t name = name_of(context, of_mlx5)) processes_[pid].older_names[context.address] = name;
+  }
   add_found(pid, found);
   older.placed = found.sends.size();
   older.unplaced = late->unplaced_verbs_qps();
@@ -112,6 +128,16 @@ OlderQueues Observer::add_older(const LiveObjects& live, uint64_t now_ns) {
   processes_[pid].late = std::move(late);
   wake_.notify_one();
   return older;
+}
+
+// By which commands on the context's queues can be told: itself; under the kernel's hook, where they name
+// a file, the device's node, if the process had one context of it. 0: by nothing.
+uint64_t Observer::name_of(const LiveContext& context, const LiveObjects& live) const {
+  if (!options_.node_of_device) return context.address;
+  const auto alike = std::ranges::count_if(live.contexts, [&](const LiveContext& other) {
+    return !other.inherited && other.device == context.device;
+  });
+  return alike == 1 ? options_.node_of_device(context.device).value_or(0) : 0;
 }
 
 void Observer::add_found(uint32_t pid, const FoundRings& found) {
@@ -130,6 +156,10 @@ void Observer::add_found(uint32_t pid, const FoundRings& found) {
 // Of the slots that BPF leaves to us. The ring's place is filled in when it is opened.
 uint32_t Observer::claim_slot(const RingOwner& owner, uint32_t handle, uint16_t kind) {
   if (options_.slots == nullptr || !options_.on_slot) return 0;
+  const auto& names = processes_[owner.pid].older_names;
+  const auto named = names.find(owner.context);
+  if (named == names.end()) return 0;
+  const uint64_t name = named->second;
   constexpr uint32_t kFirst = SIGMA_RING_SLOTS - SIGMA_RING_FOUND_SLOTS;
   for (uint32_t i = 0; i < SIGMA_RING_FOUND_SLOTS; ++i) {
     const uint32_t number = kFirst + (next_slot_ + i) % SIGMA_RING_FOUND_SLOTS;
@@ -139,9 +169,11 @@ uint32_t Observer::claim_slot(const RingOwner& owner, uint32_t handle, uint16_t 
     slot = {};
     slot.tgid = owner.pid;
     slot.generation = generation;
+    slot.ucontext = name;
+    slot.handle = handle;
     __atomic_store_n(&slot.kind, kind, __ATOMIC_RELEASE);
     next_slot_ = number + 1 - kFirst;
-    if (options_.on_slot(owner.pid, owner.context, handle, number)) return number;
+    if (options_.on_slot(owner.pid, name, handle, number)) return number;
     __atomic_store_n(&slot.kind, __u16{0}, __ATOMIC_RELEASE);
     return 0;
   }
@@ -219,8 +251,10 @@ void Observer::on_process_end(uint32_t pid, uint64_t now_ns) {
   const auto it = processes_.find(pid);
   if (it == processes_.end()) return;
   if (it->second.late) older_unplaced_ended_ += it->second.late->unplaced_qps();
-  it->second.reader->end(now_ns, marks_);
+  // BPF has copied what was left; a ring that is still there had no such copy.
+  it->second.reader->end(now_ns, false, marks_);
   looks_ += it->second.reader->looks();
+  free_slots(pid, it->second);
   processes_.erase(it);
   std::erase_if(last_poster_, [&](const auto& entry) { return entry.first.pid == pid; });
 }
@@ -259,8 +293,8 @@ void Observer::stop(const Deliver& deliver) {
   thread_.join();
   apply_explanations();
   for (auto& [pid, process] : processes_) {
-    (void)process.reader->look(out_);
-    process.reader->end(monotonic_now_ns(), out_);
+    const bool read = process.reader->empty() || process.reader->look(out_);
+    process.reader->end(monotonic_now_ns(), read, out_);
     looks_ += process.reader->looks();
   }
   processes_.clear();

@@ -15,6 +15,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -33,10 +35,13 @@ struct ObserverOptions {
   uint32_t lane = 0;                 // sigma_header.cpu of its records, and the next one
   sigma_ring_slot* slots = nullptr;  // BPF's array
   std::function<std::string(uint32_t rdev)> device_of_node;
+  // Set where commands name a file of the kernel's and no context: the number of the device's node, by
+  // which BPF then tells the commands on older contexts.
+  std::function<std::optional<uint32_t>(const std::string& device)> node_of_device;
   // Of queues older than the attach, by whichever thread finds them: BPF copies the ring of this
-  // slot when a command on (pid, context, handle) ends it (false: it will not); and where a queue
-  // pair's doorbell is.
-  std::function<bool(uint32_t pid, uint64_t context, uint32_t handle, uint32_t slot)> on_slot;
+  // slot when a command on (pid, name, handle) ends it (false: it will not), where `name` is the context
+  // or the node's number; and where a queue pair's doorbell is.
+  std::function<bool(uint32_t pid, uint64_t name, uint32_t handle, uint32_t slot)> on_slot;
   std::function<void(uint32_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr)>
       on_doorbell;
 };
@@ -81,6 +86,8 @@ class Observer : private Directory::Events {
   struct Process {
     std::unique_ptr<ProcessReader> reader;
     std::unique_ptr<LateRings> late;  // what was there before the attach
+    std::map<uint64_t, uint64_t> older_names;  // by context: see name_of
+    std::set<uint32_t> slots;                  // that its commands named
     uint64_t next_ns = 0;
   };
   struct Explained {
@@ -103,6 +110,8 @@ class Observer : private Directory::Events {
   void bound_cpu(uint64_t now_ns);
   ProcessReader& reader(uint32_t pid);
   void add_found(uint32_t pid, const FoundRings& found);
+  uint64_t name_of(const LiveContext& context, const LiveObjects& live) const;
+  void free_slots(uint32_t pid, const Process& process);
   uint32_t claim_slot(const RingOwner& owner, uint32_t handle, uint16_t kind);
   void look_for_older(uint64_t now_ns);
   void apply_explanations();

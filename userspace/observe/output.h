@@ -23,9 +23,8 @@ class RecordBuffer {
     record.h.cpu = cpu_;
     record.h.pid = pid;
     record.h.tid = 0;
-    const size_t at = bytes_.size();
-    bytes_.resize(at + sizeof(Record));
-    std::memcpy(bytes_.data() + at, &record, sizeof(Record));
+    const auto* begin = reinterpret_cast<const std::byte*>(&record);
+    bytes_.insert(bytes_.end(), begin, begin + sizeof(Record));
   }
   // A lane of its own among those of the CPUs.
   void set_lane(uint32_t cpu) { cpu_ = cpu; }

@@ -17,6 +17,7 @@ constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
 constexpr uint64_t kPage = 4096;
 // Nobody posts more than 65,536 blocks in this time: 26 M blocks/s on one queue.
 constexpr uint64_t kLapNs = 2'500'000;
+constexpr uint64_t kLongNs = 1'000'000;
 constexpr uint32_t kMaxFailures = 3;
 
 uint32_t be32_at(const std::byte* bytes) {
@@ -53,15 +54,17 @@ void ProcessReader::open(const SendSpec& spec, RecordBuffer& out) {
   send.read_ns = spec.unread_since_ns != 0 ? spec.unread_since_ns : spec.since_ns;
   if (spec.first != 0) send.reader->start_at(spec.first);
   send.reader->begin(out);
-  if (slots_ != nullptr && spec.slot != 0 && slots_[spec.slot].ring_addr == 0) {
+  if (slots_ != nullptr && spec.slot != 0) {
     sigma_ring_slot& slot = slots_[spec.slot];
-    slot.doorbell_addr = spec.doorbell_addr;
-    slot.entries = spec.blocks;
-    slot.stride = kWqeBlockBytes;
     for (const auto& [owner, cq] : cqs_)
-      if (owner.context == spec.owner.context && owner.number == spec.send_cqn)
+      if (slot.cq[0] == 0 && owner.context == spec.owner.context && owner.number == spec.send_cqn)
         slot.cq[0] = static_cast<uint16_t>(cq.reader->spec().slot);
-    store_shared(slot.ring_addr, static_cast<__u64>(spec.ring_addr));
+    if (slot.ring_addr == 0) {
+      slot.doorbell_addr = spec.doorbell_addr;
+      slot.entries = spec.blocks;
+      slot.stride = kWqeBlockBytes;
+      store_shared(slot.ring_addr, static_cast<__u64>(spec.ring_addr));
+    }
   }
   sends_[spec.owner] = std::move(send);
   changed_ = true;
@@ -78,10 +81,9 @@ void ProcessReader::open(const CqSpec& spec, RecordBuffer& out) {
   cq.reader->begin(out);
   if (slots_ != nullptr && spec.slot != 0) {
     sigma_ring_slot& slot = slots_[spec.slot];
-    slot.kind = SIGMA_RING_CQ;
     if (slot.ring_addr == 0) {
       slot.doorbell_addr = spec.doorbell_addr;
-      slot.entries = spec.ring.entries;
+      slot.entries = spec.ring.collapsed ? 1 : spec.ring.entries;
       slot.stride = spec.ring.entry_bytes;
       store_shared(slot.ring_addr, static_cast<__u64>(spec.ring_addr));
     }
@@ -97,7 +99,6 @@ void ProcessReader::resize(const RingOwner& owner, const CqSpec& spec) {
   if (const uint32_t number = it->second.reader->spec().slot; slots_ != nullptr && number != 0) {
     sigma_ring_slot& slot = slots_[number];
     store_shared(slot.next, static_cast<__u64>(SIGMA_RING_PLACE(spec.slot_life, it->second.reader->next())));
-    store_shared(slot.dead, static_cast<__u16>(0));
   }
   changed_ = true;
 }
@@ -105,8 +106,10 @@ void ProcessReader::resize(const RingOwner& owner, const CqSpec& spec) {
 void ProcessReader::resume_cq(const RingOwner& owner) {
   const auto it = cqs_.find(owner);
   if (it == cqs_.end() || slots_ == nullptr) return;
+  // Unless it has ended since.
+  __u16 resize = SIGMA_DRAIN_RESIZE;
   if (const uint32_t slot = it->second.reader->spec().slot; slot != 0)
-    store_shared(slots_[slot].dead, static_cast<__u16>(0));
+    __atomic_compare_exchange_n(&slots_[slot].dead, &resize, __u16{0}, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 void ProcessReader::free_slot(uint32_t slot) {
@@ -116,7 +119,7 @@ void ProcessReader::free_slot(uint32_t slot) {
 void ProcessReader::close_send(const RingOwner& owner, uint64_t at_ns, RecordBuffer& out) {
   const auto it = sends_.find(owner);
   if (it == sends_.end()) return;
-  it->second.reader->end(at_ns, SIGMA_GAP_ENDED, out);
+  it->second.reader->end(at_ns, SIGMA_GAP_ENDED, false, out);
   sends_.erase(it);
   changed_ = true;
 }
@@ -129,13 +132,13 @@ void ProcessReader::close_cq(const RingOwner& owner, uint64_t at_ns, RecordBuffe
   changed_ = true;
 }
 
-void ProcessReader::end(uint64_t at_ns, RecordBuffer& out) {
+void ProcessReader::end(uint64_t at_ns, bool seen, RecordBuffer& out) {
   for (auto& [owner, cq] : cqs_) {
     cq.reader->end(at_ns, out);
     free_slot(cq.reader->spec().slot);
   }
   for (auto& [owner, send] : sends_) {
-    send.reader->end(at_ns, SIGMA_GAP_ENDED, out);
+    send.reader->end(at_ns, SIGMA_GAP_ENDED, seen, out);
     free_slot(send.reader->spec().slot);
   }
   sends_.clear();
@@ -167,7 +170,10 @@ void ProcessReader::on_drain(const sigma_ring_drain& drain, std::span<const std:
     if (reader.spec().slot != drain.slot || drain.kind != SIGMA_RING_SEND) continue;
     known = true;
     if (slots_[drain.slot].generation != drain.generation) break;
-    reader.on_last(whole.first, copy, drain.posted, times(it->second), out);
+    if (drain.counted != 0)
+      reader.on_last(whole.first, copy, drain.posted, times(it->second), out);
+    else
+      reader.end(at_ns, SIGMA_GAP_ENDED, false, out);
     // The life is over; one that a RESET begins comes with the state INIT.
     if (drain.reason != SIGMA_DRAIN_RESET) free_slot(drain.slot);
     sends_.erase(it);
@@ -179,7 +185,7 @@ void ProcessReader::on_drain(const sigma_ring_drain& drain, std::span<const std:
     if (reader.spec().slot != drain.slot || drain.kind != SIGMA_RING_CQ) continue;
     known = true;
     if (slots_[drain.slot].generation != drain.generation) break;
-    if (whole.any) reader.on_last(whole.first, copy, drain.consumer, times(it->second), out);
+    if (drain.counted != 0) reader.on_last(whole.first, copy, drain.consumer, times(it->second), out);
     ++it->second.looks;
     store_shared(slots_[drain.slot].next, static_cast<__u64>(SIGMA_RING_PLACE(reader.spec().slot_life, reader.next())));
     if (drain.reason == SIGMA_DRAIN_DESTROY || drain.reason == SIGMA_DRAIN_EXIT) {
@@ -190,7 +196,8 @@ void ProcessReader::on_drain(const sigma_ring_drain& drain, std::span<const std:
     }
     break;
   }
-  if (!known && drain.reason == SIGMA_DRAIN_DESTROY) free_slot(drain.slot);
+  if (!known && (drain.reason == SIGMA_DRAIN_DESTROY || drain.reason == SIGMA_DRAIN_EXIT))
+    free_slot(drain.slot);
 }
 
 SendReader* ProcessReader::find_send(const RingOwner& cq, uint32_t qp_num) {
@@ -223,8 +230,9 @@ void ProcessReader::told_until(uint64_t ns) {
 void ProcessReader::set_pressed(bool pressed, uint64_t now_ns, RecordBuffer& out) {
   if (pressed == pressed_) return;
   pressed_ = pressed;
-  for (auto& [owner, send] : sends_)
-    send.reader->set_mode(mode(), pressed ? "observer cpu" : "", now_ns, out);
+  const char* reason = pressed ? "observer cpu" : "";
+  for (auto& [owner, send] : sends_) send.reader->set_mode(mode(), reason, now_ns, out);
+  for (auto& [owner, cq] : cqs_) cq.reader->set_counted(pressed, reason, now_ns, out);
 }
 
 void ProcessReader::set_probed(bool probed, const char* reason, uint64_t now_ns,
@@ -290,10 +298,12 @@ void ProcessReader::rebuild() {
   interval_.set_smallest_ring(smallest);
 }
 
-// BPF says that the ring is not to be read: it has ended, or its last look is on its way.
+// BPF says that the ring is not to be read: it has ended, its last look is on its way, or it is in
+// another buffer.
 bool ProcessReader::is_stopped(const CqSpec& spec, uint32_t looks) const {
   if (slots_ == nullptr || spec.slot == 0) return false;
-  return load_shared(slots_[spec.slot].dead) != 0 || load_shared(slots_[spec.slot].looks) != looks;
+  const sigma_ring_slot& slot = slots_[spec.slot];
+  return load_shared(slot.dead) != 0 || load_shared(slot.looks) != looks || load_shared(slot.life) != spec.slot_life;
 }
 // Likewise, or a RESET has passed of which we have not been told yet: another life is in the ring.
 bool ProcessReader::is_stopped(const SendSpec& spec) const {
@@ -369,14 +379,17 @@ SendReader::Laps ProcessReader::laps(const Send& send, uint64_t elapsed_ns) cons
   return {.possible = true, .at_least = send.reader->completed_at(consumed - 1)};
 }
 
-bool ProcessReader::look(RecordBuffer& out) {
-  if (changed_) rebuild();
-  const uint64_t begin_ns = monotonic_now_ns();
-  const uint64_t before_ns = last_begin_ns_ != 0 ? last_begin_ns_ : begin_ns;
-  const bool generous = begin_ns - before_ns > 1'000'000;
-  ++looks_;
+void ProcessReader::add_doorbells(std::vector<std::byte>& copy) {
+  size_t offset = 0;
+  for (const iovec& range : doorbells_) {
+    local_.push_back({copy.data() + offset, range.iov_len});
+    remote_.push_back(range);
+    offset += range.iov_len;
+  }
+}
 
-  // 1. completion rings, then doorbells
+// The first copies of the completion rings, then the doorbells. False: they cannot be read.
+bool ProcessReader::copy_completions(bool generous) {
   local_.clear();
   remote_.clear();
   size_t at = 0;
@@ -385,7 +398,7 @@ bool ProcessReader::look(RecordBuffer& out) {
     cq.news = false;
     cq.wanted = {};
     if (!policy_.read_completions || is_stopped(spec, cq.looks)) continue;
-    if (!pressed_) cq.wanted = cq.reader->wanted(generous);
+    if (cq.reader->is_read()) cq.wanted = cq.reader->wanted(generous);
     cq.first_at = at;
     add_range(local_, remote_, at, spec.ring_addr, spec.ring.entries, spec.ring.entry_bytes,
               cq.wanted.first, cq.wanted.count);
@@ -393,16 +406,35 @@ bool ProcessReader::look(RecordBuffer& out) {
   if (first_.size() < at) first_.resize(at);
   for (iovec& part : local_)
     part.iov_base = first_.data() + reinterpret_cast<size_t>(part.iov_base);
-  const auto add_doorbells = [&](std::vector<std::byte>& copy) {
-    size_t offset = 0;
-    for (const iovec& range : doorbells_) {
-      local_.push_back({copy.data() + offset, range.iov_len});
-      remote_.push_back(range);
-      offset += range.iov_len;
-    }
-  };
   add_doorbells(doorbells_before_);
-  if (!copy(local_, remote_)) return still_reads(out);
+  return copy(local_, remote_);
+}
+
+// Whether the first copies show that anything was posted or has completed.
+bool ProcessReader::has_moved() const {
+  for (const auto& [owner, send] : sends_)
+    if (send.before != nullptr && static_cast<uint16_t>(be32_at(send.before + 4)) !=
+                                      static_cast<uint16_t>(send.reader->posted()))
+      return true;
+  for (const auto& [owner, cq] : cqs_)
+    if (cq.wanted.count > 0 &&
+        cq.reader->has_news(cq.wanted, bytes_of(first_, cq.first_at, cq.wanted.count,
+                                                cq.reader->spec().ring.entry_bytes)))
+      return true;
+  return false;
+}
+
+bool ProcessReader::look(RecordBuffer& out) {
+  if (changed_) rebuild();
+  const uint64_t begin_ns = monotonic_now_ns();
+  const uint64_t before_ns = last_begin_ns_ != 0 ? last_begin_ns_ : begin_ns;
+  ++looks_;
+
+  // 1. completion rings, then doorbells. After a long time more may have come than the looks before
+  // suggest, but mostly nothing has: that is asked first, and cheap.
+  bool readable = copy_completions(false);
+  if (readable && begin_ns - before_ns > kLongNs && has_moved()) readable = copy_completions(true);
+  if (!readable) return still_reads(out);
   failures_ = 0;
   const uint64_t read_ns = monotonic_now_ns();
   // In between the last look at this ring, or its begin, and now.
@@ -413,7 +445,7 @@ bool ProcessReader::look(RecordBuffer& out) {
   // 2. what is new, twice where it may still be written, then doorbells again
   local_.clear();
   remote_.clear();
-  at = 0;
+  size_t at = 0;
   bool any = false;
   for (auto& [owner, send] : sends_) {
     const SendSpec& spec = send.reader->spec();
@@ -434,7 +466,12 @@ bool ProcessReader::look(RecordBuffer& out) {
   for (auto& [owner, cq] : cqs_) {
     const CqSpec& spec = cq.reader->spec();
     if (cq.before != nullptr) cq.consumed = cq.reader->consumed(be32_at(cq.before) & 0xffffff);
-    if (cq.wanted.count == 0 || is_stopped(spec, cq.looks)) continue;
+    if (!policy_.read_completions || is_stopped(spec, cq.looks)) continue;
+    if (!cq.reader->is_read() && cq.before != nullptr) {
+      cq.reader->on_counted(be32_at(cq.before) & 0xffffff, times(cq), out);
+      cq.read_ns = begin_ns;
+    }
+    if (cq.wanted.count == 0) continue;
     const RingBytes bytes = bytes_of(first_, cq.first_at, cq.wanted.count, spec.ring.entry_bytes);
     cq.news = cq.reader->has_news(cq.wanted, bytes);
     if (!cq.news) {
@@ -515,7 +552,7 @@ bool ProcessReader::still_reads(RecordBuffer& out) {
       return false;
     explained = true;
     if (is_stopped(spec)) return false;  // BPF has seen it end
-    entry.second.reader->end(now_ns, SIGMA_GAP_UNREADABLE, out);
+    entry.second.reader->end(now_ns, SIGMA_GAP_UNREADABLE, false, out);
     return changed_ = true;
   });
   std::erase_if(cqs_, [&](auto& entry) {

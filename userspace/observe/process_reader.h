@@ -47,8 +47,8 @@ class ProcessReader {
   // The send ring at this address: a GPU posts to it. False: not read here.
   bool set_gpu_initiated(uint64_t ring_addr, uint32_t qp_num, uint64_t now_ns, RecordBuffer& out);
   void explain(const RingOwner& owner, uint16_t index, uint32_t blocks, bool same_thread);
-  // All of it ends: the process has gone.
-  void end(uint64_t at_ns, RecordBuffer& out);
+  // All of it ends: the process has gone, or it is read no further, and has been to the end (`seen`).
+  void end(uint64_t at_ns, bool seen, RecordBuffer& out);
   // The doorbells alone, for as long as it is on.
   void set_pressed(bool pressed, uint64_t now_ns, RecordBuffer& out);
   // All records of probes up to this time have been given to explain().
@@ -90,6 +90,9 @@ class ProcessReader {
   bool is_stopped(const SendSpec& spec) const;
   void publish();
   SendReader::Laps laps(const Send& send, uint64_t elapsed_ns) const;
+  void add_doorbells(std::vector<std::byte>& copy);
+  bool copy_completions(bool generous);
+  bool has_moved() const;
   bool copy(std::vector<iovec>& local, std::vector<iovec>& remote);
   bool still_reads(RecordBuffer& out);
   void free_slot(uint32_t slot);

@@ -111,12 +111,16 @@ void SendReader::emit(const Gap& gap, uint64_t now_ns, RecordBuffer& out) {
 SendReader::Wanted SendReader::on_doorbell(uint16_t value, const LookTimes& times,
                                            const Laps& laps, RecordBuffer& out) {
   const uint64_t before = cursor_.posted;
+  // Rounds of 65,536 blocks that the doorbell cannot tell: the other counter is less than a ring behind,
+  // or it counts something else.
+  const uint64_t posted = extend16(before, value);
+  const uint64_t missing = std::max(laps.at_least, posted) - posted;
+  const uint64_t rounds = (missing + 0xffff) >> 16 << 16;
+  const bool fits = laps.at_least != 0 && rounds - missing <= (rounds == 0 ? 0 : ring_.blocks);
   // A doorbell that has not moved may have gone round as well.
-  const bool laps_possible = laps.possible && laps.at_least == 0;
+  const bool laps_possible = laps.possible && !fits;
   advance(ring_, cursor_, value, laps_possible);
-  // Rounds of 65,536 blocks that the doorbell cannot tell.
-  if (laps.at_least > cursor_.posted)
-    cursor_.posted += (laps.at_least - cursor_.posted + 0xffff) & ~uint64_t{0xffff};
+  if (fits) cursor_.posted += rounds;
   fill_ = static_cast<double>(cursor_.posted - before) / ring_.blocks;
   settle_gaps(false, times.after_ns, out);
   if (!held_.empty() && (cursor_.posted != before || laps_possible))
@@ -218,14 +222,15 @@ void SendReader::on_last(uint64_t first, const RingBytes& bytes, uint64_t posted
   state(SIGMA_RING_END, "", at_ns, out);
 }
 
-void SendReader::end(uint64_t at_ns, uint8_t gap_reason, RecordBuffer& out) {
+void SendReader::end(uint64_t at_ns, uint8_t gap_reason, bool seen, RecordBuffer& out) {
   settle_held(cursor_.posted, true, at_ns, out);
   if (mode_ == Mode::probed && explained_ > cursor_.next)
     cursor_.next = std::min(explained_, cursor_.posted);
   gap(cursor_.next, cursor_.posted - cursor_.next, gap_reason, {at_ns, at_ns}, out);
   cursor_.next = cursor_.posted;
   settle_gaps(true, at_ns, out);
-  state(SIGMA_RING_END, "", at_ns, out);
+  const bool receives_only = spec_.blocks == 0;
+  state(SIGMA_RING_END, seen || receives_only ? "" : SIGMA_RING_END_UNSEEN, at_ns, out);
 }
 
 void SendReader::report(uint64_t position, const Wqe& wqe, const LookTimes& times,

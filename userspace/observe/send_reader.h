@@ -66,8 +66,9 @@ class SendReader {
   // `bytes` are the blocks up to `posted`, from `first` on.
   void on_last(uint64_t first, const RingBytes& bytes, uint64_t posted, const LookTimes& times,
                RecordBuffer& out);
-  // The ring could not be read to its end.
-  void end(uint64_t at_ns, uint8_t gap_reason, RecordBuffer& out);
+  // It is read no further. `seen`: nothing can have been posted since the last look that anybody will
+  // ask for; else the record says that its end was not seen.
+  void end(uint64_t at_ns, uint8_t gap_reason, bool seen, RecordBuffer& out);
 
   // A post that a probe has told of: `index` as its call found it, `blocks` in all (0: unknown).
   void explain(uint16_t index, uint32_t blocks, bool same_thread);

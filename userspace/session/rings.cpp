@@ -131,6 +131,7 @@ void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
   if (ring.tier != SIGMA_TIER_NONE) observed.tier = ring.tier;
   observed.reason.assign(ring.reason, strnlen(ring.reason, sizeof(ring.reason)));
   if (ring.event == SIGMA_RING_BEGIN) return;
+  if (ring.event == SIGMA_RING_END && observed.reason == SIGMA_RING_END_UNSEEN) ++counters_.ring_ends_unseen;
   observed.posted = ring.posted;
   observed.modulo |= (ring.flags & SIGMA_RING_MODULO) != 0;
   if (ring.event == SIGMA_RING_END && ring.origin == SIGMA_RING_BY_LIBRARY) qp.ring.ended = true;
@@ -314,6 +315,7 @@ void Correlator::infer_until(Qp& qp, size_t end, const sigma_ring_completion& cq
       operation.flags |= kAmbiguous;
     else
       operation.status = IBV_WC_SUCCESS;
+    if (qp.send.signalled(passed).value_or(false)) ++counters_.ring_completions_passed;
     emit(operation);
     pop(qp, Queue::send);
   }
