@@ -64,6 +64,11 @@ def read_expected(directory, since_ns=0, by_time=True):
     return processes
 
 
+def moves_nothing(wqe):
+    """It takes its place in the ring, and is no operation."""
+    return oracle.WQE_OPCODES.get(wqe.opcode) == "NOP"
+
+
 def device_index(row):
     return int(row["device"].rsplit("_", 1)[1]) if row["device"] else None
 
@@ -104,19 +109,19 @@ class Comparison:
     request, whose place in the ring does not follow from what was posted. `source`: what times its completions ("ring":
     they were read from memory); `sources`: of the posts. `modulo`: counts of posts are stated modulo 65,536. `anywhere`: the
     tracer came while the program was in the middle of it; what was posted before is what the device has fetched by then, and a
-    few more."""
+    few more. `uncounted`: nobody counts the laps of its completion rings, so that it is known of requests only whether their
+    completion was overwritten unread."""
 
     def __init__(self, trace, unfinished=False, some_unindexed=False, source="poll", sources=("probe",), modulo=False,
-                 anywhere=False):
+                 anywhere=False, uncounted=False):
         self.trace, self.unfinished, self.some_unindexed = trace, unfinished, some_unindexed
-        self.source, self.sources, self.modulo = source, sources, modulo
+        self.source, self.sources, self.modulo, self.uncounted = source, sources, modulo, uncounted
         self.since_ns, self.anywhere = getattr(trace, "since_ns", 0), anywhere
         start = trace.meta["clocks"]["start"]
         self.utc_offset_ns = start["utc_ns"] - start["monotonic_ns"]
         self.addresses = device_addresses(trace.directory)
         self.differences = []
         self.counts = collections.Counter()
-        self.widest_ns = 0  # of the errors stated
 
     def differ(self, what):
         self.differences.append(what)
@@ -135,6 +140,7 @@ class Comparison:
         expected = read_expected(self.trace.directory, self.since_ns, not self.anywhere)
         sends, receives = by_queue(self.trace.rows, "send"), by_queue(self.trace.rows, "recv")
         seen = set()
+        self.counts["nic"] = sum(row["complete_source"] == "nic" for row in self.trace.rows)
         for pid, process in expected.items():
             for queue in sorted(set(process.sends) | set(process.receives)):
                 key = (pid, *queue)
@@ -157,16 +163,20 @@ class Comparison:
     # ---- sends
 
     def compare_sends(self, key, process, rows):
-        wqes = [wqe for wqe in process.sends.get(key[1:], []) if oracle.WQE_OPCODES.get(wqe.opcode) != "NOP"]
+        fetched = process.sends.get(key[1:], [])
+        wqes = [wqe for wqe in fetched if not moves_nothing(wqe)]
         # A program may end before the device has fetched what it posted last.
+        unfetched = max(0, len(rows) - len(wqes))
         while len(rows) > len(wqes) and rows[-1]["status"] == "unfinished":
             rows = rows[:-1]
             self.counts["not fetched"] += 1
         if self.anywhere:
             wqes = self.since_attach(key, rows, wqes)
-        missed = self.missed_blocks(key)
+        missed = self.blocks(key, "missed")
+        if self.sources == ("ring",) and not (self.anywhere or self.since_ns or self.modulo or unfetched):
+            self.compare_blocks(key, fetched, missed)
         if missed:  # a declared gap: what is there is found by its index, and the rest is as large as stated
-            wqes = self.without_gaps(key, rows, process.sends.get(key[1:], []), missed)
+            wqes = self.without_gaps(key, rows, fetched, missed)
         if len(rows) != len(wqes):
             self.differ(f"{key}: {len(rows)} send operations, the device fetched {len(wqes)}")
             return
@@ -196,10 +206,16 @@ class Comparison:
         self.counts["outstanding"] += len(passed)
         return wqes[first:]
 
-    def missed_blocks(self, key):
-        """In gaps of its send ring, over all lives."""
-        return sum(qp["observed"]["blocks_missed"] for qp in self.trace.meta["qps"]
+    def blocks(self, key, what):
+        """Of its send ring, over all lives: "seen", or "missed" in gaps."""
+        return sum(qp["observed"]["blocks_" + what] for qp in self.trace.meta["qps"]
                    if qp["observed"] and (qp["pid"], int(qp["device"].rsplit("_", 1)[1]), qp["qp_num"]) == key)
+
+    def compare_blocks(self, key, fetched, missed):
+        """Seen and missed is what was posted, those included that are no operations."""
+        seen, posted = self.blocks(key, "seen"), sum(wqe.basic_blocks for wqe in fetched)
+        if seen + missed != posted:
+            self.differ(f"{key}: {seen} blocks seen and {missed} missed, the device fetched {posted}")
 
     def without_gaps(self, key, rows, wqes, missed):
         """The WQEs that the rows tell of, if those in between take as many blocks as the gaps say."""
@@ -216,8 +232,14 @@ class Comparison:
             found.append(wqes[at])
             at += 1
         skipped += sum(wqe.basic_blocks for wqe in wqes[at:])
-        if skipped != missed + laps:
-            self.differ(f"{key}: {missed} blocks in gaps, {skipped} are missing")
+        # Seen, and no operations.
+        silent = 0
+        if any(map(moves_nothing, wqes)):
+            silent = self.blocks(key, "seen") - sum(wqe.basic_blocks for wqe in found)
+        if not 0 <= silent <= sum(wqe.basic_blocks for wqe in wqes if moves_nothing(wqe)):
+            self.differ(f"{key}: {silent} blocks seen of requests that move nothing")
+        if skipped != missed + laps + silent:
+            self.differ(f"{key}: {missed} blocks in gaps, {skipped - silent} are missing")
         self.counts["missed blocks"] += missed
         return found
 
@@ -293,9 +315,6 @@ class Comparison:
             return []
         if not row["complete_error_ns"]:
             return ["no complete_error_ns"]
-        if row["complete_source"] == "nic":
-            self.counts["nic"] += 1
-            self.widest_ns = max(self.widest_ns, int(row["complete_error_ns"]))
         return [] if abs(off_ns) <= int(row["complete_error_ns"]) else \
             [f"complete_ns is {off_ns} ns off, stated error {row['complete_error_ns']}"]
 
@@ -339,7 +358,8 @@ class Comparison:
             return [] if (row["status"], row["complete_source"]) == ("success", "inferred") else \
                 [f"{row['status']} by {row['complete_source']}, expected success, inferred"]
         problems = []
-        if self.trace.counters["ring_completions_missed"] and row["complete_source"] == "inferred":
+        if self.source == "ring" and row["complete_source"] == "inferred":  # its own was overwritten unread, which is counted
+            self.counts["passed"] += 1
             return [] if row["status"] == "success" else [f"{row['status']} by inference"]
         if row["status"] != STATUS[cqe.syndrome]:
             problems.append(f"status {row['status']}, expected {STATUS[cqe.syndrome]}")
@@ -358,8 +378,8 @@ class Comparison:
     # ---- receives
 
     def compare_receives(self, key, process, rows):
-        cqes = process.receives.get(key[1:], [])
         rows = [row for row in rows if row["status"] != "unfinished"]
+        cqes = self.told_receives(rows, process.receives.get(key[1:], []))
         if len(rows) > len(cqes) or (len(rows) < len(cqes) and not self.unfinished):
             self.differ(f"{key}: {len(rows)} receives, the device completed {len(cqes)}")
             return
@@ -378,6 +398,19 @@ class Comparison:
                 self.differ(f"{key} receive {i}: {'; '.join(problems)}\n    {compact(row)}\n    {cqe}")
             self.counts["receives"] += 1
 
+    def told_receives(self, rows, cqes):
+        """Those that the rows tell of, where some were overwritten unread; check_coverage has how many."""
+        if len(rows) >= len(cqes) or not self.trace.counters["ring_completions_missed"]:
+            return cqes
+        told, rest = [], iter(cqes)
+        for row in rows:
+            for cqe in rest:
+                if not self.compare_completion_time(row, cqe) and row["bytes"] in ("", str(cqe.bytes)):
+                    told.append(cqe)
+                    break
+        self.counts["missed receives"] += len(cqes) - len(told)
+        return told
+
     # ---- the coverage statement
 
     def check_coverage(self):
@@ -389,11 +422,17 @@ class Comparison:
                      "calls_not_tracked", "completions_fields_unknown", "nic_stamps_refused", "nic_stamps_without_clock",
                      "datagram_peers_unknown", "uverbs_undecoded", "uverbs_truncated", "operations_evicted", "completions_unmatched",
                      "qps_older_than_attach", "governor_pauses", "completions_without_post", "rows_lost", "probes_failed",
-                     "ring_gaps", "ring_blocks_missed", "ring_completions_missed", "ring_records_stale", "rings_unplaced"):
+                     "ring_gaps", "ring_blocks_missed", "ring_completions_missed", "ring_records_stale", "ring_ends_unseen",
+                     "rings_unplaced"):
             if name == "qps_older_than_attach" and self.since_ns:
                 continue
             if counters[name] and name not in sampled:
                 self.differ(f"{name}: {counters[name]}")
+        unread = self.counts["missed receives"] + (0 if self.uncounted else self.counts["passed"])
+        if unread > counters["ring_completions_missed"]:
+            self.differ(f"{unread} completions are missing, {counters['ring_completions_missed']} are said to be")
+        if counters["ring_completions_passed"] != self.counts["passed"]:
+            self.differ(f"ring_completions_passed: {counters['ring_completions_passed']}, the rows say {self.counts['passed']}")
         if counters["nic_stamps_used"] != self.counts["nic"]:
             self.differ(f"nic_stamps_used: {counters['nic_stamps_used']}, the rows say {self.counts['nic']}")
         if counters["records_attempted"] != counters["records_consumed"]:
