@@ -209,6 +209,7 @@ enum sigma_drain_reason {
  * 0.1-0.2 ms, once: what has been copied is not copied again. */
 #define SIGMA_DRAIN_ENTRIES 8192
 #define SIGMA_DRAIN_BEHIND 7     /* completions before the new ones */
+#define SIGMA_DRAIN_WHOLE_BYTES 65536 /* up to here, a completion ring without a consumer's index is copied whole */
 struct sigma_ring_drain {
   struct sigma_header h;
   __u64 first;  /* of the piece */

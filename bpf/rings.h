@@ -151,6 +151,7 @@ struct drain {
   __u16 reason;
   __u16 done; /* nothing more to copy */
   __u32 counted; /* the doorbell record was read */
+  __u32 old;     /* CQ: what is copied is of the lap before */
 };
 
 static __always_inline void fill_drain(struct sigma_ring_drain* record, const struct drain* drain,
@@ -193,7 +194,8 @@ static long drain_step(__u64 i, void* data) {
   record->drain.count = whole ? count : 0;
   if (!whole) drain->done = 1;
   /* A completion ring goes on as long as its entries are new: the last byte has the opcode and the
-   * lap's parity. */
+   * lap's parity. Where its owner keeps no index, laps may have passed: a small one is copied whole. */
+  bool counted = drain->consumer || (__u64)entries * stride > SIGMA_DRAIN_WHOLE_BYTES;
   if (whole && drain->slot.kind == SIGMA_RING_CQ) {
     __u64 last = bytes - 1;
     barrier_var(last);
@@ -201,11 +203,14 @@ static long drain_step(__u64 i, void* data) {
     if (last < SIGMA_DRAIN_BYTES && position >= drain->consumed) {
       __u8 own = record->bytes[last];
       __u64 lap = position / entries;
-      if (own >> 4 == 15 || (own & 1) != (lap & 1)) drain->done = 1;
+      if (own >> 4 == 15 || (own & 1) != (lap & 1)) {
+        drain->old = 1;
+        drain->done = counted;
+      }
     }
   }
   drain->first += count;
-  if (!drain->done) drain->copied = drain->first;
+  if (!drain->done && !drain->old) drain->copied = drain->first;
   submit(record);
   return 0;
 }

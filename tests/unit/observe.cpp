@@ -498,6 +498,35 @@ TEST_CASE("observe: the first completion is doubtful once the next lap may have 
   CHECK(watched.heard.completions.size() == 31);
 }
 
+TEST_CASE("observe: the last lap of a ring that nobody counts is read from its last copy") {
+  // So many entries were read, and so many more came before the end.
+  for (const uint64_t read : {0u, 1u, 40u})
+    for (const uint64_t more : {3u, 20u, 31u, 33u, 50u, 63u, 100u}) {
+      WatchedCq watched(32, 64, false);
+      for (uint64_t i = 0; i < read; ++i) {
+        watched.ring.complete(static_cast<uint16_t>(watched.ring.produced));
+        watched.look();
+      }
+      REQUIRE(watched.heard.completions.size() == read);
+      for (uint64_t i = 0; i < more; ++i) watched.ring.complete(static_cast<uint16_t>(watched.ring.produced));
+      const uint64_t first = read - std::min<uint64_t>(read, 7);
+      const auto bytes = watched.ring.copy(first, 32);
+      watched.reader->on_last(first, RingBytes{std::span<const std::byte>(bytes)}, 0, {watched.now, watched.now + 10},
+                              watched.out);
+      watched.reader->end(watched.now + 10, watched.out);
+      watched.heard.take(watched.out);
+      CAPTURE(read, more);
+      // Without an entry that was read before, more than two laps cannot be told from none.
+      if (read == 0 && more > 63) continue;
+      const uint64_t told = watched.heard.completions.size() - read;
+      CHECK(told >= std::min<uint64_t>(more, 31));
+      CHECK(watched.heard.completions.back().wqe_counter == watched.ring.produced - 1);
+      CHECK((told + watched.heard.missed - more) % 64 == 0);
+      for (size_t i = 1; i < watched.heard.completions.size(); ++i)
+        CHECK(watched.heard.completions[i].wqe_counter > watched.heard.completions[i - 1].wqe_counter);
+    }
+}
+
 TEST_CASE("observe: completions that are only counted for a while are missed as they are overwritten") {
   WatchedCq watched(32, 64, true);
   const auto complete = [&](int count) {

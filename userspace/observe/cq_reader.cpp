@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace sigma {
 namespace {
@@ -238,12 +239,48 @@ void CqReader::take_all(uint64_t from, const RingBytes& first, const RingBytes& 
   }
 }
 
+// A ring that nobody writes to any more, whole, whose laps nobody counts: where it has gone further than
+// `bytes` in their order show, its last lap is read.
+bool CqReader::catch_up(uint64_t first, const RingBytes& bytes, const LookTimes& times,
+                        RecordBuffer& out) {
+  const CompletionRing& ring = spec_.ring;
+  const uint64_t entries = ring.entries, stride = ring.entry_bytes;
+  if (ring.layout != CqLayout::plain || entries < 2 || bytes.size() != entries * stride) return false;
+  // The same entries in the order of the ring, and from any position on.
+  const auto ordered = [&](uint64_t from) {
+    std::vector<std::byte> ring_bytes(bytes.size());
+    for (uint64_t i = 0; i < entries; ++i)
+      bytes.copy(((from + i - first) & (entries - 1)) * stride, ring_bytes.data() + i * stride, stride);
+    return ring_bytes;
+  };
+  const std::vector<std::byte> whole = ordered(0);
+  for (size_t end = stride; end <= whole.size(); end += stride)
+    if (std::to_integer<uint8_t>(whole[end - 1]) >> 4 == 15) return false;  // never written: no lap has passed
+  CompletionCursor cursor = cursor_;
+  uint64_t ahead = skip_to_newest(ring, cursor, RingBytes{std::span<const std::byte>(whole)});
+  const bool lapped = is_lapped({first, ring.entries}, bytes);
+  if (!lapped) ahead %= 2 * entries;
+  const uint64_t newest = cursor_.next + ahead;
+  if (!lapped && newest <= first + entries) return false;
+  // The oldest one only shows that the next one stands.
+  const uint64_t oldest = newest - entries;
+  const uint64_t missed = oldest + 1 - std::min(oldest + 1, cursor_.next);
+  cursor_.next += missed;
+  cursor_.has_anchor = false;
+  gap(missed, times, out);
+  const std::vector<std::byte> last = ordered(oldest);
+  const RingBytes copy{std::span<const std::byte>(last)};
+  take_all(oldest, copy, copy, times, out);
+  return true;
+}
+
 void CqReader::on_last(uint64_t first, const RingBytes& bytes, uint32_t consumer,
                        const LookTimes& times, RecordBuffer& out) {
   if (spec_.ring.collapsed) {
     if (bytes.size() >= spec_.ring.entry_bytes) on_copies({0, 1}, bytes, bytes, 0, times, out);
     return;
   }
+  if (!cursor_.counts && consumer == 0 && catch_up(first, bytes, times, out)) return;
   const uint64_t end = first + bytes.size() / spec_.ring.entry_bytes;
   if (cursor_.counts || consumer != 0) gap(consumed_to(spec_.ring, cursor_, consumer), times, out);
   if (cursor_.next >= first && cursor_.next < end) take_all(first, bytes, bytes, times, out);

@@ -78,6 +78,7 @@ class CqReader {
  private:
   void take_all(uint64_t from, const RingBytes& first, const RingBytes& second,
                 const LookTimes& times, RecordBuffer& out);
+  bool catch_up(uint64_t first, const RingBytes& bytes, const LookTimes& times, RecordBuffer& out);
   uint64_t anchored_from() const;
   bool is_lapped(const Wanted& wanted, const RingBytes& copy) const;
   void report(const Cqe& cqe, uint64_t position, const LookTimes& times, RecordBuffer& out);
