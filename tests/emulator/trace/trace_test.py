@@ -420,8 +420,9 @@ def observed():
         "observer_bound": paced("16 256 16 20000 81920", 81920, pressed, ("--observer-cpu", "0.05")),
         "churn_reset.probe_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**PROBE_RING),
         "churn_reset.ring_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**RING_RING),
-        "processes.probe_ring": Test([], ["sh", "-c", "for i in $(seq 100); do {workloads}/verbs_churn mlx5_0 1 5 || exit 1; done"],
-                                     500).but(**PROBE_RING),
+        "processes.probe_ring": Test([], ["sh", "-c", "for i in $(seq 1000); do {workloads}/verbs_churn mlx5_0 1 5 || exit 1; done"],
+                                     5000).but(**PROBE_RING),
+        "mpi_rc_mlx5": mpi(2, "rc_x,self", 50).but((), source="ring", sources=("ring",)),
     }
 
 
@@ -441,8 +442,8 @@ def none_missed(trace, counts):
 
 
 def devx_rows():
-    """Queues that a program makes by firmware commands and drives by itself."""
-    rows = {}
+    """Queues that a program makes by firmware commands and drives by itself; or that it made by verbs."""
+    rows = {"mlx5dv_post": single("{workloads}/mlx5dv_post mlx5_0 1000 7", 1000).but((), source="ring", sources=("ring",))}
     for form in ("plain", "collapsed"):
         direct = dict(source="ring", sources=("ring",), uncounted=True)
         rows[f"devx_{form}"] = single(f"{{workloads}}/devx_queues mlx5_0 300 {form}", 2700).but((), **direct)
