@@ -136,9 +136,13 @@ static __always_inline __u64 place_of(const struct sigma_ring_slot* slot, __u64 
   return place == SIGMA_RING_PLACE(slot->life, position) ? position : 0;
 }
 
-/* A copy of a ring in pieces. */
+/* A copy of a ring in pieces. Of its slot what they need: all programs' stacks together have 512 bytes. */
 struct drain {
-  struct sigma_ring_slot slot;
+  __u64 ring_addr;
+  __u32 entries;
+  __u32 stride;
+  __u32 generation;
+  __u32 kind;
   __u64 id;
   __u64 now;
   __u64 first; /* of the next piece */
@@ -158,13 +162,13 @@ static __always_inline void fill_drain(struct sigma_ring_drain* record, const st
                                        __u16 size) {
   fill_header(&record->h, SIGMA_RING_DRAIN, size, drain->id, drain->now);
   record->slot = drain->number;
-  record->generation = drain->slot.generation;
+  record->generation = drain->generation;
   record->first = drain->first;
   record->posted = drain->posted;
   record->consumer = drain->consumer;
   record->count = 0;
   record->reason = drain->reason;
-  record->kind = drain->slot.kind;
+  record->kind = drain->kind;
   record->last = 0;
   record->counted = drain->counted;
 }
@@ -173,7 +177,7 @@ static long drain_step(__u64 i, void* data) {
   struct drain* drain = data;
   if (drain->done || drain->first >= drain->end) return 1;
   struct sigma_totals* totals = totals_of_cpu();
-  __u32 stride = drain->slot.stride, entries = drain->slot.entries;
+  __u32 stride = drain->stride, entries = drain->entries;
   if (!totals || (stride != 64 && stride != 128) || !entries) return 1;
   __u32 at = drain->first & (entries - 1);
   __u64 count = drain->end - drain->first;
@@ -190,13 +194,13 @@ static long drain_step(__u64 i, void* data) {
   __u64 bytes = count * stride;
   barrier_var(bytes);
   if (bytes > SIGMA_DRAIN_BYTES) bytes = SIGMA_DRAIN_BYTES;
-  bool whole = read_user(totals, record->bytes, bytes, drain->slot.ring_addr + (__u64)at * stride);
+  bool whole = read_user(totals, record->bytes, bytes, drain->ring_addr + (__u64)at * stride);
   record->drain.count = whole ? count : 0;
   if (!whole) drain->done = 1;
   /* A completion ring goes on as long as its entries are new: the last byte has the opcode and the
    * lap's parity. Where its owner keeps no index, laps may have passed: a small one is copied whole. */
   bool counted = drain->consumer || (__u64)entries * stride > SIGMA_DRAIN_WHOLE_BYTES;
-  if (whole && drain->slot.kind == SIGMA_RING_CQ) {
+  if (whole && drain->kind == SIGMA_RING_CQ) {
     __u64 last = bytes - 1;
     barrier_var(last);
     __u64 position = drain->first + count - 1;
@@ -228,13 +232,15 @@ static __noinline int drain_ring(__u32 number, __u32 reason) {
   if (slot->kind == SIGMA_RING_CQ) __sync_fetch_and_add(&slot->looks, 1);
   barrier();
   struct drain drain = {
-      .slot = *slot, .id = id, .now = bpf_ktime_get_ns(), .number = number, .reason = reason};
+      .ring_addr = slot->ring_addr, .entries = slot->entries, .stride = slot->stride,
+      .generation = slot->generation, .kind = slot->kind, .id = id, .now = bpf_ktime_get_ns(),
+      .number = number, .reason = reason};
   __be32 words[2] = {};
   if (slot->ring_addr && slot->entries &&
       read_user(totals, words, sizeof(words), slot->doorbell_addr)) {
     drain.counted = 1;
-    __u64 posted = place_of(&drain.slot, drain.slot.posted);
-    drain.first = place_of(&drain.slot, drain.slot.next);
+    __u64 posted = place_of(slot, slot->posted);
+    drain.first = place_of(slot, slot->next);
     if (slot->kind == SIGMA_RING_SEND) {
       drain.posted =
           posted + (__u16)((__u16)__builtin_bswap32(words[1]) - (__u16)posted);
