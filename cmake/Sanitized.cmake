@@ -4,9 +4,13 @@
 # sanitizers, which the unit and fuzz tests link (sigma_test): what they run is checked, while the
 # programs are built as users get them. Built only where a test needs it. Call it when the libraries
 # are complete; links between libraries become links between their twins.
+option(SIGMA_SANITIZE "sanitizers in unit and fuzz tests" ON)  # off where building twice is too much (tests/debian13)
 set(SIGMA_SANITIZERS -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
 
 function(sigma_sanitized_twins)
+  if(NOT SIGMA_SANITIZE)
+    return()
+  endif()
   foreach(library ${ARGN})
     get_target_property(sources ${library} SOURCES)
     get_target_property(folder ${library} SOURCE_DIR)

@@ -16,7 +16,7 @@ function(sigma_test NAME)
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  if(ARG_LABEL MATCHES "^(unit|fuzz)$")
+  if(SIGMA_SANITIZE AND ARG_LABEL MATCHES "^(unit|fuzz)$")
     sigma_twins_of(ARG_LIBRARIES ${ARG_LIBRARIES})
     # Not optimised, unlike the libraries: compiling assertions took 1.7 times as long, and running
     # them takes no time.
