@@ -281,6 +281,20 @@ TEST_CASE("rings: what the library tells behind a DESTROY is of the queue pair t
   CHECK(counters.qps_older_than_attach == 0);
 }
 
+TEST_CASE("rings: a flush whose cause was not read infers no success") {
+  RingRig rig;
+  rig.ring_post(RingRig::written(0, false));
+  rig.ring_post(RingRig::written(1, false));
+  rig.ring_post(RingRig::written(2));
+  rig.ring_completion(RingRig::cqe(2, IBV_WC_WR_FLUSH_ERR));
+  REQUIRE(rig.operations.size() == 3);
+  for (size_t i = 0; i < 2; ++i) {
+    CHECK_FALSE(rig.operations[i].status);
+    CHECK((rig.operations[i].flags & sigma::kAmbiguous) != 0);
+  }
+  CHECK(rig.operations[2].status == IBV_WC_WR_FLUSH_ERR);
+}
+
 TEST_CASE("rings: errors complete their own request, the first and the flushed ones") {
   RingRig rig;
   rig.ring_post(RingRig::written(0, false));

@@ -38,8 +38,7 @@ bool same_content(const Pending& probed, const sigma_ring_post& post) {
   if (!(post.flags & SIGMA_RING_NO_BYTES) && probed.bytes != post.bytes) return false;
   if (!is_inline && probed.num_sge != 0 && probed.local_addr != post.local_addr) return false;
   const WrTraits traits = traits_of_wr(probed.opcode);
-  return !traits.remote ||
-         (probed.remote_addr == post.remote_addr && probed.rkey == post.rkey);
+  return !traits.remote || (probed.remote_addr == post.remote_addr && probed.rkey == post.rkey);
 }
 
 std::shared_ptr<const Address> peer_of(const sigma_ring_post& post) {
@@ -296,7 +295,8 @@ bool Correlator::take_ring_send(Qp& qp, const sigma_ring_completion& cqe, uint64
   return true;
 }
 
-// The first `end` requests completed without a completion of their own, or with one that was missed.
+// The first `end` requests completed without a completion of their own, or with one that was
+// missed.
 void Correlator::infer_until(Qp& qp, size_t end, const sigma_ring_completion& cqe) {
   const bool in_error = cqe.status != IBV_WC_SUCCESS && qp.send.set_error();
   for (size_t i = 0; i < end; ++i) {
@@ -305,9 +305,10 @@ void Correlator::infer_until(Qp& qp, size_t end, const sigma_ring_completion& cq
       pop(qp, Queue::send);
       continue;
     }
-    // In the error state each has its own, and what it said is not known.
-    const bool own = in_error || (cqe.status != IBV_WC_SUCCESS &&
-                                  qp.send.signalled(passed).value_or(false));
+    // In the error state each has its own, and what it said is not known; nor where a flush is the
+    // first that is seen: what it follows from is one of these.
+    const bool own = in_error || cqe.status == IBV_WC_WR_FLUSH_ERR ||
+                     (cqe.status != IBV_WC_SUCCESS && qp.send.signalled(passed).value_or(false));
     Operation& operation = begin(&qp, Queue::send, passed, &qp.send);
     stamp(operation);
     operation.complete_source = CompleteSource::inferred;
@@ -327,8 +328,7 @@ void Correlator::complete_ring_recv(Qp& qp, const sigma_ring_completion& cqe) {
     if (srq == nullptr || cqe.flags & SIGMA_RING_NO_COUNTER)
       return complete_ring_unseen(qp, Queue::recv, cqe);
     const auto match = srq->queue.take_slot(cqe.wqe_counter);
-    if (match.kind != SharedQueue::Match::found)
-      return complete_ring_unseen(qp, Queue::recv, cqe);
+    if (match.kind != SharedQueue::Match::found) return complete_ring_unseen(qp, Queue::recv, cqe);
     --pending_;
     completed_ = times_.of(*qp.device, cqe);
     Operation& operation = begin(&qp, Queue::recv, match.pending, nullptr);
