@@ -277,6 +277,23 @@ TEST_CASE("the matrix and its skew equal the truth") {
   }
 }
 
+TEST_CASE("one node: a skew among its NICs' pairs is not lost in their sum") {
+  Job job(31);
+  const bool uniform = GENERATE(false, true);
+  // Each NIC sends to the peers of the two others; what goes to and from one of them is 2.13 times.
+  for (uint8_t from = 0; from < 3; ++from)
+    for (uint8_t to = 0; to < 3; ++to) {
+      if (from == to) continue;
+      const bool hot = !uniform && (from == 2 || to == 2);
+      const size_t qp = job.add_qp(
+          {.peer = static_cast<uint8_t>(1 + to), .device = "mlx5_" + std::to_string(from)});
+      job.stream(qp, kStart, hot ? 2130 : 1000, 4096, 500, 4);
+    }
+  const auto found = findings(report_of(job), FindingKind::skew);
+  REQUIRE(found.size() == (uniform ? 0 : 1));
+  if (!uniform) CHECK(found[0].ratio == Approx(2.13));
+}
+
 TEST_CASE("reads count as data from the peer") {
   Job job(31);
   job.post(job.add_qp({.peer = 7}), kStart, 1000, 4096, Opcode::rdma_read);
@@ -406,6 +423,33 @@ TEST_CASE("pending, oldest first, and a hang in the verdict") {
   CHECK(*report.pending[0].age_ns == 4'999'000'000);
   CHECK(report.pending[0].peer == "fe80::9 qp 5000");
   CHECK(findings(report, FindingKind::hang).size() == 1);
+}
+
+TEST_CASE("a queue whose reader says that it hangs is named with what is outstanding") {
+  Job job(52);
+  const size_t qp = job.add_qp({.peer = 9}), other = job.add_qp({.peer = 9});
+  job.stream(qp, kStart, 100, 4096, 1000, 4);
+  job.stream(other, kStart, 100, 4096, 1000, 4);
+  for (unsigned i = 0; i < 3; ++i) {
+    Operation& operation = job.post(qp, kStart + 1'000'000 * (1 + i), 0, 4096);
+    operation.complete_ns.reset();
+    operation.latency_ns.reset();
+    operation.status.reset();
+  }
+  ReportContext context;
+  context.end_ns = kStart + 5'000'000'000;
+  const bool hung = GENERATE(false, true);
+  for (const size_t each : {qp, other}) {
+    auto told = std::make_shared<QueuePair>(job.attributes(each));
+    told->observed.emplace();
+    told->observed->posted = 103;
+    if (hung && each == qp) told->observed->reason = "hung";
+    context.queue_pairs.emplace_back(0, told);
+  }
+  const auto found = findings(report_of(job, context), FindingKind::hang);
+  REQUIRE(found.size() == 1);  // the request that is pending, or the queue that hangs
+  CHECK((found[0].text.find("hangs: 103 blocks posted by a GPU, 3 requests") !=
+         std::string::npos) == hung);
 }
 
 TEST_CASE("errors: the first cause, flushes apart") {

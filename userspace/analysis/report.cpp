@@ -155,10 +155,19 @@ Matrices add_matrices(Report& report, const Rows& rows, const RowNames& names,
   return flows;
 }
 
-// The matrices show the same bytes: the first one that tells something does.
-void judge_skew(Report& report, const Matrices& flows) {
-  (void)(judge_skew(report, flows.nodes) || judge_skew(report, flows.ranks) ||
-         judge_skew(report, flows.nics));
+// The matrices show the same bytes: the first one that tells something does. What leaves a single
+// node of unnamed peers is a sum over its NICs, in which a skew among their pairs fades: these come
+// first.
+void judge_skew(Report& report, const Matrices& flows, bool nics_first) {
+  (void)((nics_first && judge_skew(report, flows.nics)) || judge_skew(report, flows.nodes) ||
+         judge_skew(report, flows.ranks) || judge_skew(report, flows.nics));
+}
+
+bool several_nics(const Rows& rows, const RowNames& names) {
+  std::set<std::string> ports;
+  for (const auto& row : rows.rows())
+    if (row->qp && !row->qp->device.empty()) ports.insert(names.port(*row));
+  return ports.size() > 1;
 }
 
 // ---- barriers -----------------------------------------------------------------------------------
@@ -243,7 +252,8 @@ void add_receivers(Report& report, const Rows& rows, const RowNames& names) {
     if (row->receiver()) row_of_receiver.try_emplace(*row->receiver(), row.get());
   std::vector<double> means;
   for (const auto& [number, incast] : rows.incast().receivers())
-    if (incast.most != 0) report.receivers.push_back({names.peer_node(*row_of_receiver.at(number)), incast});
+    if (incast.most != 0)
+      report.receivers.push_back({names.peer_node(*row_of_receiver.at(number)), incast});
   // Their numbers are a matter of who came first.
   std::stable_sort(report.receivers.begin(), report.receivers.end(),
                    [](const auto& a, const auto& b) { return a.name < b.name; });
@@ -294,7 +304,8 @@ Report make_report(const Rows& rows, const ReportContext& context) {
   add_errors(report, rows, names);
   add_pending(report, rows, names, context);
   find_stragglers(report, rows, names);
-  judge_skew(report, matrices);
+  judge_skew(report, matrices,
+             rows.nodes().size() == 1 && context.hosts.empty() && several_nics(rows, names));
   add_rails(report, rows, names);
   find_barriers(report, rows, names);
   report.config = compare_config(rows.nodes(), context.queue_pairs);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "analysis/report_parts.h"
 #include "base/human.h"
@@ -43,8 +44,73 @@ void add_errors(Report& report, const Rows& rows, const RowNames& names) {
        first.queue_pair, 0});
 }
 
+namespace {
+
+constexpr size_t kHungShown = 4;
+constexpr std::string_view kHung = "hung";  // as who reads a GPU's queue says it (gpu_interpose)
+
+// Queues of which their reader said at the end that they hang: posted to, not completed, unmoved.
+// Who they are, for nothing else is to be said of their requests.
+std::set<std::string> add_hung(Report& report, const Rows& rows, const RowNames& names,
+                               const ReportContext& context) {
+  struct Hung {
+    const Row* row;
+    uint64_t posted, pending = 0;
+    const PendingOperation* oldest = nullptr;
+  };
+  const std::vector<PendingOperation> all_pending = rows.pending();
+  std::vector<Hung> hung;
+  for (const auto& [node, qp] : context.queue_pairs) {
+    if (!qp->observed || qp->observed->reason != kHung) continue;
+    for (const auto& row : rows.rows()) {
+      if (!row->qp || row->node != node || row->pid != qp->pid || row->qp->device != qp->device ||
+          row->qp->qp_num != qp->qp_num || row->qp->life != qp->life)
+        continue;
+      Hung one{row.get(), qp->observed->posted};
+      for (const PendingOperation& operation : all_pending) {
+        if (operation.row != row.get() || operation.queue != Queue::send) continue;
+        ++one.pending;
+        if (!one.oldest) one.oldest = &operation;
+      }
+      hung.push_back(one);
+      break;
+    }
+  }
+  std::stable_sort(hung.begin(), hung.end(),
+                   [](const Hung& a, const Hung& b) { return a.pending > b.pending; });
+  std::set<std::string> who;
+  for (const Hung& one : hung) {
+    const std::string name = names.queue_pair(*one.row), peer = names.peer(*one.row);
+    if (who.size() < kHungShown) {
+      std::string oldest;
+      if (one.oldest) {
+        oldest = fmt::format(", the oldest {}", to_string(one.oldest->opcode));
+        if (one.oldest->time_ns && context.end_ns > *one.oldest->time_ns)
+          oldest += fmt::format(" posted {} before the end",
+                                human_duration(context.end_ns - *one.oldest->time_ns));
+      }
+      report.verdict.push_back(
+          {FindingKind::hang,
+           fmt::format(
+               "{}{} hangs: {} blocks posted by a GPU, {} requests of those seen not completed{}",
+               name, peer.empty() ? "" : " -> " + peer, human_count(one.posted),
+               human_count(one.pending), oldest),
+           name, 0});
+    }
+    who.insert(name);
+  }
+  if (who.size() > kHungShown)
+    report.verdict.push_back({FindingKind::hang,
+                              fmt::format("{} more queue pairs hang", who.size() - kHungShown), "",
+                              0});
+  return who;
+}
+
+}  // namespace
+
 void add_pending(Report& report, const Rows& rows, const RowNames& names,
                  const ReportContext& context) {
+  const std::set<std::string> hung = add_hung(report, rows, names, context);
   const Report::Pending* oldest = nullptr;
   for (const PendingOperation& operation : rows.pending()) {
     const Row& row = *operation.row;
@@ -55,7 +121,7 @@ void add_pending(Report& report, const Rows& rows, const RowNames& names,
   }
   for (const auto& pending : report.pending)
     if (pending.operation.queue == Queue::send && !oldest) oldest = &pending;
-  if (oldest && oldest->age_ns.value_or(0) >= kHangNs)
+  if (oldest && oldest->age_ns.value_or(0) >= kHangNs && !hung.contains(oldest->queue_pair))
     report.verdict.push_back(
         {FindingKind::hang,
          fmt::format("{} on {}{} was posted {} before the end and has not completed",
