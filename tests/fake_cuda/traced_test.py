@@ -168,7 +168,7 @@ def shift(ring, end):
     return short if ring["modulo_65536"] and short > 0 and short % 65536 == 0 else 0
 
 
-def trace_is_oracle(run, statuses=("success", "unfinished")):
+def trace_is_oracle(run, may_fail=False):
     """Every row is a WQE, once; every WQE is a row or in a gap, unless the trace says of its queue that the end was not seen;
     what a ring has posted is what was seen and missed."""
     truth = Truth(run.directory)
@@ -193,7 +193,7 @@ def trace_is_oracle(run, statuses=("success", "unfinished")):
         problems = differences(row, wqe, truth.cqes.get((*number, index)), truth.rung.get(number, {}).get(index),
                                run.utc_offset_ns)
         require(not problems, f"{'; '.join(problems)}\n{row}\n{wqe}")
-        require(row["status"] in statuses, f"status: {row}")
+        require(may_fail or row["status"] in ("success", "unfinished"), f"status: {row}")
     seen = missed = unknown = total = 0
     for number, posted in truth.wqes.items():
         real = {index: wqe for index, wqe in posted.items() if oracle.WQE_OPCODES[wqe.opcode] != "NOP"}
@@ -242,6 +242,114 @@ def lapped(tier):
     return judge
 
 
+def report_of(run):
+    done = subprocess.run([run.sigmatrace, "report", run.trace, "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    found = json.loads(done.stdout)
+    for finding in found["verdict"]:
+        print(f"[{finding['kind']}] {finding['text']}")
+    return found
+
+
+def findings(report, kind):
+    return [finding for finding in report["verdict"] if finding["kind"] == kind]
+
+
+def hung(run):
+    """One completion is withheld: the trace names the queue, its peer, what it posted and what of that is outstanding."""
+    trace_is_oracle(run)
+    truth = Truth(run.directory)
+    stuck = [number for number, qp in run.qps().items() if qp["observed"]["reason"] == "hung"]
+    finished = {number: max((position for pid, qpn, position in truth.cqes if (pid, qpn) == number), default=-1)
+                for number in run.qps()}
+    require(len(stuck) == 1 and finished[stuck[0]] < 300, f"hung: {stuck}")
+    [number] = stuck
+    qp = run.qps()[number]
+    require(qp["peer_qp_num"] and qp["peer"], f"its peer: {qp}")
+    require(qp["observed"]["blocks_posted"] == truth.end(number), f"posted: {qp['observed']}")
+    rows = {int(row["index"]): row for row in run.rows if int(row["qp_num"]) == number[1]}
+    last = max(index for index, wqe in truth.wqes[number].items() if oracle.WQE_OPCODES[wqe.opcode] != "NOP")
+    require(last in rows, f"the last request posted, {last}, is not told: {max(rows)}")
+    for index, row in rows.items():
+        wanted = "success" if index <= finished[number] else "unfinished"
+        require(row["status"] == wanted, f"completed up to {finished[number]}: {row}")
+    told = [finding for finding in findings(report_of(run), "hang") if f"qp {number[1]} " in finding["text"]]
+    require(len(told) == 1 and "hangs" in told[0]["text"], "the report does not name the queue")
+
+
+def broken(syndrome):
+    """One request fails, the rest is flushed: the queue is named with the first cause, where a flush has not covered it."""
+    def judge(run):
+        trace_is_oracle(run, may_fail=True)
+        truth = Truth(run.directory)
+        failed = {number[:2] for number, cqe in truth.cqes.items() if cqe.syndrome}
+        require(len(failed) == 1, f"failed: {failed}")
+        [number] = failed
+        # One whose post was missed is told as well, by its completion alone.
+        errors = [row for row in run.table("ops") if row["status"] not in ("success", "unfinished", "")]
+        if not errors:  # completions that were overwritten before they were read: counted, as all that is missed
+            missed = run.meta["coverage"]["counters"]["ring_completions_missed"]
+            print(f"the errors were not seen; completions missed: {missed}")
+            return require(missed["value"] if isinstance(missed, dict) else missed, "no completion was missed, and no error told")
+        require({(int(row["pid"]), int(row["qp_num"])) for row in errors} == {number}, f"errors: {errors}")
+        require({row["status"] for row in errors} <= {STATUS[syndrome], STATUS[5]}, f"errors: {errors}")
+        # One entry holds all completions of a collapsed queue: a flush may stand there before the first cause was read.
+        report = report_of(run)
+        require([error["queue_pair"] for error in report["errors"]] == [f"mlx5_0 qp {number[1]}"], f"errors: {report['errors']}")
+        told = findings(report, "error")
+        if any(row["status"] == STATUS[syndrome] for row in errors):
+            require(len(told) == 1 and f"qp {number[1]}" in told[0]["text"], f"the report does not name the queue: {told}")
+    return judge
+
+
+def read_truth(path):
+    """The job's truth file: lists of words by their first one."""
+    truth = collections.defaultdict(list)
+    with open(path, encoding="ascii") as file:
+        for line in file:
+            name, *words = line.split()
+            truth[name].append(words)
+    return truth
+
+
+def barriers(late):
+    """Each level's spread, by the first signals' intervals, holds the true one; the late element is named, or nobody."""
+    def judge(run):
+        trace_is_oracle(run)
+        truth = read_truth(os.path.join(run.directory, "truth"))
+        pids = {int(rank): int(pid) for rank, pid in truth["pid"]}
+        signals = collections.defaultdict(list)
+        for row in run.rows:
+            if row["inline"] == "yes":
+                signals[int(row["pid"]), int(row["qp_num"])].append(row)
+        levels = max(int(level) for level, _, _ in truth["arrival"])
+        arrivals = {(int(level), int(rank)): int(ns) for level, rank, ns in truth["arrival"]}
+        whole = all(len(rows) == levels for rows in signals.values()) and len(signals) == len(pids) * (len(pids) - 1)
+        report = report_of(run)
+        if not whole:  # signals in gaps: nobody can count the levels
+            require(not late or not findings(report, "barrier") or "(%d)" % pids[int(truth["late"][0][0])] in findings(report, "barrier")[0]["text"],
+                    "another one is named")
+            print("signals were missed: no level can be told")
+            return
+        for level in range(1, levels + 1):
+            first = {}
+            for rank, pid in pids.items():
+                rows = [rows[level - 1] for (owner, _), rows in signals.items() if owner == pid]
+                at = [(int(row["time_ns"]) - run.utc_offset_ns, int(row["time_error_ns"])) for row in rows]
+                first[rank] = (min(time - error for time, error in at), min(time + error for time, error in at))
+            spread = max(arrivals[level, rank] for rank in pids) - min(arrivals[level, rank] for rank in pids)
+            least = max(low for low, _ in first.values()) - min(high for _, high in first.values())
+            require(least <= spread, f"level {level}: at least {least} ns apart, truly {spread}")
+            # The truth is taken before the posts, which the machine may delay: no upper bound of it.
+        # Even levels follow each other sooner than a reader on two shared cores can tell apart; then none are found.
+        require(not late or report["barriers"]["epochs"] >= levels - 1, f"levels: {report['barriers']['epochs']} of {levels}")
+        named = [finding["text"] for finding in findings(report, "barrier")]
+        if not late:
+            require(not named, f"somebody is named: {named}")
+        else:
+            require(len(named) == 1 and f"({pids[int(truth['late'][0][0])]})" in named[0], f"named: {named}")
+    return judge
+
+
 class Test:
     """`origin`: of the knowledge of its rings. `initiator`: what its rows say."""
 
@@ -261,6 +369,11 @@ SLOW = {"SIGMA_CUDA_COPY_US": "100", "SIGMA_CUDA_JITTER_US": "400", "SIGMA_CUDA_
 TESTS = {
     "nvshmem_rc": Test(f"nvshmem {PACED}", told(3)),
     "nvshmem_dci": Test(f"nvshmem --mode dci --depth 64 {PACED}", told(3)),
+    "hang": Test("nvshmem --operations 5000 --hang-s 3 --pace-us 300", hung,
+                 {"SIGMA_CONNECTX_WITHHOLD": "0:300", "SIGMATRACE_GPU_HANG_MS": "1000"}),
+    "error_doca": Test("doca --operations 2000 --pace-us 300", broken(0x13), {"SIGMA_CONNECTX_FAIL": "0:300:0x13"}),
+    "bfs_one_late": Test("bfs --seed 11 --truth {truth}", barriers(True)),
+    "bfs_none_late": Test("bfs --seed 12 --even 1 --truth {truth}", barriers(False)),
     "nvshmem_peermem": Test(f"nvshmem --mode peermem {PACED}", told(3)),
     "nvshmem_many_posters": Test("nvshmem --operations 1200 --queues 1 --posters 6 --depth 64 --pace-us 300", told(3)),
     "nvshmem_wraps": Test(f"nvshmem {STARTED}", told(3)),
