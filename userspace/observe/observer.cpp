@@ -48,11 +48,16 @@ Observer::~Observer() {
 
 // ---- what the ring buffer brings ----------------------------------------------------------------
 
-ProcessReader& Observer::reader(uint32_t pid) {
+// Each has a reader, also before it has a ring that can be read: one of GPU memory never is.
+Observer::Process& Observer::process(uint32_t pid) {
   Process& process = processes_[pid];
   if (!process.reader)
     process.reader = std::make_unique<ProcessReader>(pid, options_.policy, options_.slots);
-  return *process.reader;
+  return process;
+}
+
+ProcessReader& Observer::reader(uint32_t pid) {
+  return *process(pid).reader;
 }
 
 void Observer::on_uverbs(std::span<const std::byte> record) {
@@ -63,7 +68,7 @@ void Observer::on_uverbs(std::span<const std::byte> record) {
   directory_.on_uverbs(record);
   const auto& command = *reinterpret_cast<const sigma_uverbs*>(record.data());
   if (record.size() >= sizeof(sigma_uverbs) && command.ring_slot != 0 && command.ring_slot < SIGMA_RING_SLOTS)
-    processes_[command.h.pid].slots.insert(command.ring_slot);
+    process(command.h.pid).slots.insert(command.ring_slot);
 }
 
 // Those that BPF gave to its rings, and that nobody has freed: of rings that were not taken up, or whose
@@ -119,13 +124,13 @@ OlderQueues Observer::add_older(const LiveObjects& live, uint64_t now_ns) {
   for (const LiveContext& context : of_mlx5.contexts) {
     if (context.inherited) continue;
     directory_.add_context(pid, context.address, context.device);
-    if (const uint64_t name = name_of(context, of_mlx5)) processes_[pid].older_names[context.address] = name;
+    if (const uint64_t name = name_of(context, of_mlx5)) process(pid).older_names[context.address] = name;
   }
   add_found(pid, found);
   older.placed = found.sends.size();
   older.unplaced = late->unplaced_verbs_qps();
   older.cqs_unplaced = late->unplaced_cqs();
-  processes_[pid].late = std::move(late);
+  process(pid).late = std::move(late);
   wake_.notify_one();
   return older;
 }

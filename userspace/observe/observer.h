@@ -108,6 +108,7 @@ class Observer : private Directory::Events {
   void run();
   uint64_t look_around(uint64_t now_ns);
   void bound_cpu(uint64_t now_ns);
+  Process& process(uint32_t pid);
   ProcessReader& reader(uint32_t pid);
   void add_found(uint32_t pid, const FoundRings& found);
   uint64_t name_of(const LiveContext& context, const LiveObjects& live) const;
