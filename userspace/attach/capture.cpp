@@ -52,10 +52,10 @@ void configure_programs(bpf_object* object, const Features& features, LinkForms 
   bpf_object__for_each_program(program, object) {
     const char* name = bpf_program__name(program);
     bool load = true;
-    if (is_any(name, {"uverbs_fentry", "uverbs_fexit"}))
-      load = features.uverbs_fentry;
-    else if (is_any(name, {"uverbs_kprobe", "uverbs_kretprobe"}))
-      load = features.uverbs_kprobe && !features.uverbs_fentry;
+    if (is_any(name, {"uverbs_kprobe", "uverbs_kretprobe"}))
+      load = control_hook_of(features) == ControlHook::kernel_kprobe;
+    else if (is_any(name, {"uverbs_fentry", "uverbs_fexit"}))
+      load = control_hook_of(features) == ControlHook::kernel_fentry;
     else if (is_any(name, {"process_exec", "process_fork", "process_exit"}))
       load = features.vmlinux_btf;
     bpf_program__set_autoload(program, load);
@@ -97,6 +97,12 @@ std::string_view to_string(LinkForm form) {
       return "session";
   }
   return "";
+}
+
+std::optional<ControlHook> control_hook_of(const Features& features) {
+  if (features.uverbs_kprobe) return ControlHook::kernel_kprobe;
+  if (features.uverbs_fentry) return ControlHook::kernel_fentry;
+  return std::nullopt;
 }
 
 std::string_view to_string(ControlHook hook) {

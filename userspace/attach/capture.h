@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,6 +77,12 @@ struct AttachReport {
 };
 
 enum class ControlHook : uint8_t { kernel_fentry, kernel_kprobe };
+// The hook that this kernel gets, for loading its programs and for attaching them; none where the
+// kernel has neither. kprobes first, though fexit is cheaper: a trampoline's program may be preempted,
+// and is then skipped for whoever enters it on that CPU (__bpf_prog_enter_recur). On a preemptible 6.12
+// with jobs setting up side by side, some commands of a hundred were lost. A kprobe's program runs with
+// preemption off.
+std::optional<ControlHook> control_hook_of(const Features& features);
 std::string_view to_string(ControlHook hook);
 
 class Capture {

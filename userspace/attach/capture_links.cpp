@@ -210,25 +210,16 @@ Status Capture::Impl::attach_program(bpf_program* program) {
 }
 
 Result<ControlHook> Capture::attach_control() {
-  Impl& impl = *impl_;
-  const auto& programs = impl.skeleton->progs;
-  // kprobes first, though fexit is cheaper: a trampoline's program may be preempted, and is then skipped
-  // for whoever enters it on that CPU (__bpf_prog_enter_recur). On a preemptible 6.12 with jobs setting
-  // up side by side, some commands of a hundred were lost. A kprobe's program runs with preemption off.
-  if (impl.features.uverbs_kprobe) {
-    SIGMA_CHECK(impl.attach_program(programs.uverbs_kretprobe));
-    SIGMA_CHECK(impl.attach_program(programs.uverbs_kprobe));
-    impl.set_kernel_control(true);
-    return ControlHook::kernel_kprobe;
-  }
-  if (impl.features.uverbs_fentry) {
-    SIGMA_CHECK(impl.attach_program(programs.uverbs_fexit));
-    SIGMA_CHECK(impl.attach_program(programs.uverbs_fentry));
-    impl.set_kernel_control(true);
-    return ControlHook::kernel_fentry;
-  }
-  return Error{"the kernel's ib_uverbs_ioctl cannot be hooked",
-               "modprobe ib_uverbs; libibverbs is probed instead"};
+  const auto& programs = impl_->skeleton->progs;
+  const std::optional<ControlHook> hook = control_hook_of(impl_->features);
+  if (!hook)
+    return Error{"the kernel's ib_uverbs_ioctl cannot be hooked",
+                 "modprobe ib_uverbs; libibverbs is probed instead"};
+  const bool kprobe = *hook == ControlHook::kernel_kprobe;
+  SIGMA_CHECK(impl_->attach_program(kprobe ? programs.uverbs_kretprobe : programs.uverbs_fexit));
+  SIGMA_CHECK(impl_->attach_program(kprobe ? programs.uverbs_kprobe : programs.uverbs_fentry));
+  impl_->set_kernel_control(true);
+  return *hook;
 }
 
 uint64_t Capture::missed_runs() const {

@@ -79,7 +79,10 @@ Status Tracer::open() {
 
   process_events_ = capture_->attach_process_events().ok();
   if (!process_events_) state("process events are not available: forks and exec are noticed late or not at all");
-  if (auto hook = capture_->attach_control(); hook.ok()) control_hook_ = *hook;
+  if (auto hook = capture_->attach_control(); hook.ok())
+    control_hook_ = *hook;
+  else if (control_hook_of(features_))
+    state("the kernel's hook on uverbs commands failed, set-up is told by libibverbs: " + hook.error().what);
   start_observer();
   if (auto watch = LibraryWatch::open({}); watch.ok())
     watch_.emplace(*std::move(watch));
