@@ -233,6 +233,11 @@ def told(tier):
     return judge
 
 
+def destinations(run):
+    """By (pid, queue pair number), one of the WQEs that the device fetched."""
+    return {(record.pid, record.qpn): record for record in oracle.records(run.directory, {"send_wqe"})}
+
+
 def lapped(tier):
     """There is more than can be read."""
     def judge(run):
@@ -350,6 +355,31 @@ def barriers(late):
     return judge
 
 
+def dispatch(skewed):
+    """The bytes between each two nodes are what the job says; the report gives their skew, or none."""
+    def judge(run):
+        seen, _, total = trace_is_oracle(run)
+        truth = read_truth(os.path.join(run.directory, "truth"))
+        ranks = {int(pid): int(rank) for rank, pid in truth["pid"]}
+        target = {number: record.destination_device for number, record in destinations(run).items()}
+        got = collections.Counter()
+        for row in run.rows:
+            number = int(row["pid"]), int(row["qp_num"])
+            got[ranks[number[0]], target[number]] += int(row["bytes"] or 0)
+        sent = {(int(source), int(to)): int(count) for source, to, count in truth["bytes"]}
+        require(all(got[pair] <= sent[pair] for pair in got), f"more than was sent: {got}, {sent}")
+        found = findings(report_of(run), "skew")
+        if seen < total:
+            print("requests were missed: their bytes cannot be told")
+            return
+        require(dict(got) == sent, f"bytes: {got}, {sent}")
+        require(len(found) == (1 if skewed else 0), f"skew: {found}")
+        if skewed:
+            wanted = float(truth["skew"][0][0])
+            require(abs(found[0]["ratio"] - wanted) <= 0.01 * wanted, f"skew {wanted}: {found}")
+    return judge
+
+
 class Test:
     """`origin`: of the knowledge of its rings. `initiator`: what its rows say."""
 
@@ -374,6 +404,9 @@ TESTS = {
     "error_doca": Test("doca --operations 2000 --pace-us 300", broken(0x13), {"SIGMA_CONNECTX_FAIL": "0:300:0x13"}),
     "bfs_one_late": Test("bfs --seed 11 --truth {truth}", barriers(True)),
     "bfs_none_late": Test("bfs --seed 12 --even 1 --truth {truth}", barriers(False)),
+    "moe_skew_2.13": Test("moe --seed 21 --devices 4 --skew 2.13 --truth {truth}", dispatch(True), devices=4),
+    "moe_skew_drawn": Test("moe --seed 22 --devices 4 --truth {truth}", dispatch(True), devices=4),
+    "moe_even": Test("moe --seed 23 --devices 4 --even 1 --truth {truth}", dispatch(False), devices=4),
     "nvshmem_peermem": Test(f"nvshmem --mode peermem {PACED}", told(3)),
     "nvshmem_many_posters": Test("nvshmem --operations 1200 --queues 1 --posters 6 --depth 64 --pace-us 300", told(3)),
     "nvshmem_wraps": Test(f"nvshmem {STARTED}", told(3)),

@@ -37,6 +37,13 @@ Result<std::vector<sigma_gpu_queue>> read_gpu_registry(const RemoteMemory& memor
   return queues;
 }
 
+std::set<std::pair<std::string, uint32_t>> read_inside(const std::vector<sigma_gpu_queue>& queues) {
+  std::set<std::pair<std::string, uint32_t>> inside;
+  for (const sigma_gpu_queue& queue : queues)
+    if (queue.tier != 1 && queue.tier != SIGMA_GPU_TIER_NONE) inside.emplace(queue.device, queue.qp_num);
+  return inside;
+}
+
 std::vector<sigma_qp_peer> to_peer_records(const std::vector<sigma_gpu_queue>& queues,
                                            uint64_t now_ns) {
   std::vector<sigma_qp_peer> records;

@@ -124,6 +124,7 @@ void Tracer::start_observer() {
     return capture_->set_ring_slot(static_cast<pid_t>(pid), name, handle, slot).ok();
   };
   options.device_of_node = device_of_node;
+  options.told_by_library = [this](uint32_t pid) { return read_by_library(static_cast<pid_t>(pid)); };
   options.on_doorbell = [this](uint32_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr) {
     (void)capture_->set_doorbell(static_cast<pid_t>(pid), qp_ptr, qp_num, doorbell_addr);
   };

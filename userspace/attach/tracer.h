@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -170,6 +171,8 @@ class Tracer {
   void find_older_rings(Target& target, const LiveObjects& objects);
   void probe_older(Target& target);
   void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
+  // Which rings the library preloaded into a process reads itself. By any thread.
+  std::set<std::pair<std::string, uint32_t>> read_by_library(pid_t pid);
   void find_older_gpu_queues(const Target& target, const std::vector<Mapping>& maps, const std::string& path,
                              const std::string& mapped_as);
   void find_peers(const Target& target);
@@ -188,6 +191,9 @@ class Tracer {
   bool shared_probes_;  // one set of probes for all processes; the filter is BPF's alone
   std::unique_ptr<Capture> capture_;
   std::unique_ptr<RingReader> ring_;
+  // Where the preloaded GPU library has its registry, by process; the observer's thread asks.
+  std::mutex registries_mutex_;
+  std::map<pid_t, uint64_t> registries_;
   std::unique_ptr<Observer> observer_;
   std::optional<LibraryWatch> watch_;
   Reorder reorder_;

@@ -108,6 +108,10 @@ void Tracer::find_older_gpu_queues(const Target& target, const std::vector<Mappi
   const uint64_t address = address_in_process(maps, mapped_as, (*plan)->registry_offset);
   const auto memory = RemoteMemory::open(target.pid);
   if (address == 0 || !memory.ok()) return;
+  {
+    const std::lock_guard lock(registries_mutex_);
+    registries_[target.pid] = address;
+  }
   const auto queues = read_gpu_registry(*memory, address);
   if (!queues.ok()) {
     if (!has_exited(target)) state(fmt::format("process {}: {}", target.pid, queues.error().what));
@@ -117,6 +121,20 @@ void Tracer::find_older_gpu_queues(const Target& target, const std::vector<Mappi
     peer.h.pid = peer.h.tid = static_cast<uint32_t>(target.pid);
     push(std::as_bytes(std::span(&peer, 1)));
   }
+}
+
+std::set<std::pair<std::string, uint32_t>> Tracer::read_by_library(pid_t pid) {
+  uint64_t address = 0;
+  {
+    const std::lock_guard lock(registries_mutex_);
+    const auto registry = registries_.find(pid);
+    if (registry == registries_.end()) return {};
+    address = registry->second;
+  }
+  const auto memory = RemoteMemory::open(pid);
+  if (!memory.ok()) return {};
+  const auto queues = read_gpu_registry(*memory, address);
+  return queues.ok() ? read_inside(*queues) : std::set<std::pair<std::string, uint32_t>>{};
 }
 
 }  // namespace sigma

@@ -180,6 +180,10 @@ void Tracer::notice_ends() {
     }
     if (!process_events_) (void)capture_->remove_target(pid);
     born_ns_.erase(pid);
+    {
+      const std::lock_guard lock(registries_mutex_);
+      registries_.erase(pid);
+    }
     it = targets_.erase(it);
   }
 }

@@ -125,6 +125,11 @@ void Directory::add_context(uint32_t pid, uint64_t context, const std::string& d
   older_contexts_[{pid, context}] = device;
 }
 
+std::string Directory::device_of(uint32_t pid, uint64_t context) const {
+  const auto older = older_contexts_.find({pid, context});
+  return older == older_contexts_.end() ? std::string() : older->second;
+}
+
 // Which older context a struct file * stands for: the only one of its device that is left, unless the
 // file was opened under our eyes.
 void Directory::note_file(const File& file, const sigma_uverbs& header) {

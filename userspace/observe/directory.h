@@ -43,6 +43,7 @@ class Directory {
     device_of_node_ = std::move(device_of_node);
   }
   void add_context(uint32_t pid, uint64_t context, const std::string& device);
+  std::string device_of(uint32_t pid, uint64_t context) const;  // of an older context; empty: none
   void add_found(const SendSpec& spec, uint32_t handle, uint64_t qp_ptr);
   void add_found(const CqSpec& spec, uint32_t handle);
   // A queue pair that a probe names by its structure, as the readers name it.

@@ -150,7 +150,14 @@ void Observer::add_found(uint32_t pid, const FoundRings& found) {
     cq.spec.slot = claim_slot(cq.spec.owner, cq.handle, SIGMA_RING_CQ);
     directory_.add_found(cq.spec, cq.handle);
   }
+  std::optional<std::set<std::pair<std::string, uint32_t>>> told;
   for (FoundSend send : found.sends) {
+    if (send.spec.origin == SIGMA_RING_BY_CONTENT && options_.told_by_library) {
+      // Asked for now: a queue is in the registry before it is posted to, and so before it can be found.
+      if (!told) told = options_.told_by_library(pid);
+      const RingOwner& owner = send.spec.owner;
+      if (told->contains({directory_.device_of(pid, owner.context), owner.number})) continue;
+    }
     send.spec.slot = claim_slot(send.spec.owner, send.handle, SIGMA_RING_SEND);
     directory_.add_found(send.spec, send.handle, send.qp_ptr);
     if (send.qp_ptr != 0 && options_.on_doorbell)

@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/counters.h"
@@ -38,6 +39,9 @@ struct ObserverOptions {
   // Set where commands name a file of the kernel's and no context: the number of the device's node, by
   // which BPF then tells the commands on older contexts.
   std::function<std::optional<uint32_t>(const std::string& device)> node_of_device;
+  // Queue pairs, by device and number, that the library preloaded into the process reads itself. Such a
+  // ring is not read from outside as well, where its memory happens to be mapped. By any thread.
+  std::function<std::set<std::pair<std::string, uint32_t>>(uint32_t pid)> told_by_library;
   // Of queues older than the attach, by whichever thread finds them: BPF copies the ring of this
   // slot when a command on (pid, name, handle) ends it (false: it will not), where `name` is the context
   // or the node's number; and where a queue pair's doorbell is.
