@@ -279,8 +279,9 @@ def case_short_processes(folder):
             output = tracer.output()
         assert len(set(children)) > warm, "process ids that are used again at once tell nothing"
         assert len(output.rows) == 2 * rounds, len(output.rows)
-        assert after[0] <= before[0] + 8, f"descriptors, links, KiB: {before}, then {after}"
-        assert after[1] == before[1], f"descriptors, links, KiB: {before}, then {after}"
+        # One a process would be 1,600. Others on the machine may map libraries meanwhile, which are probed for all.
+        assert after[0] <= before[0] + 40, f"descriptors, links, KiB: {before}, then {after}"
+        assert after[1] <= before[1] + 40, f"descriptors, links, KiB: {before}, then {after}"
         assert after[2] <= before[2] + 4096, f"descriptors, links, KiB: {before}, then {after}"
         target.end()
 

@@ -155,6 +155,9 @@ class Tracer(Process):
         super().__init__("sigmatrace", [SIGMATRACE, "attach", "--pid", pid_list, "-o", csv,
                                         "--budget", "off", *options], env)
         wait_for(self.is_attached, "sigmatrace's line `attached`")
+        # Both kernels have the hook; a fallback that works as well would hide that it is not used.
+        expect("control plane by ib_uverbs_ioctl by kprobe" in self.stderr(),
+               f"set-up is not told by the kernel's hook\n{self.tail()}")
 
     def is_attached(self) -> bool:
         status = self.popen.poll()

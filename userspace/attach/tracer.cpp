@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,6 +33,12 @@ constexpr uint64_t kSearchEveryNs = 1'000'000'000;  // for processes, where noth
 constexpr size_t kMaxStatements = 500;
 constexpr std::chrono::milliseconds kBusyInterval{1};
 constexpr std::chrono::milliseconds kIdleInterval{10};
+
+// Another number for each time that it is loaded; 0: it is not there.
+uint64_t uverbs_module() {
+  struct stat status;
+  return stat("/sys/module/ib_uverbs", &status) == 0 ? status.st_ino : 0;
+}
 
 }  // namespace
 
@@ -79,6 +86,7 @@ Status Tracer::open() {
 
   process_events_ = capture_->attach_process_events().ok();
   if (!process_events_) state("process events are not available: forks and exec are noticed late or not at all");
+  uverbs_module_ = uverbs_module();
   if (auto hook = capture_->attach_control(); hook.ok())
     control_hook_ = *hook;
   else if (control_hook_of(features_))
@@ -206,6 +214,7 @@ Status Tracer::poll() {
   if (now_ns - last_care_ns_ > kCareEveryNs) {
     last_care_ns_ = now_ns;
     notice_ends();
+    notice_hook_gone();
     for (auto& [pid, target] : targets_) {
       if (target.ended) continue;
       govern(target, now_ns);
@@ -217,6 +226,16 @@ Status Tracer::poll() {
   if (observer_) observer_->take([this](std::span<const std::byte> record) { push(record); }, whole ? now_ns : 0);
   reorder_.release(whole ? now_ns : std::min(now_ns, last_record_ns_));
   return {};
+}
+
+// A kprobe keeps no module: unloaded, it takes the probes in it along, and they do not come back with it.
+// Setting them again was refused to a tracer that holds only the capabilities for tracing (6.1 and 6.12: EACCES).
+void Tracer::notice_hook_gone() {
+  if (!control_hook_ || hook_gone_ || uverbs_module() == uverbs_module_) return;
+  hook_gone_ = true;
+  std::string fact = "ib_uverbs was unloaded: what has been set up since is unknown (attach anew)";
+  say_(fact);
+  state(std::move(fact));
 }
 
 // Session fits them (session/nic_clock.h): live and replay see the same readings.

@@ -143,6 +143,7 @@ class Tracer {
   Status add_process(pid_t pid);
   void on_process(const sigma_process& record);
   void notice_ends();
+  void notice_hook_gone();
   void govern(Target& target, uint64_t now_ns);
   void push_window(bool pause, pid_t pid, uint64_t now_ns);
   bool to_ring_mode(Target& target);
@@ -215,6 +216,8 @@ class Tracer {
   uint64_t paused_since_ns_ = 0;
   uint64_t paused_ns_ = 0;        // of processes that have ended; where probes are shared, of all
   std::optional<ControlHook> control_hook_;
+  uint64_t uverbs_module_ = 0;  // the one that the hook is in
+  bool hook_gone_ = false;
   bool process_events_ = false;
   double ns_per_hit_ = 1000;
   uint64_t last_care_ns_ = 0, last_search_ns_ = 0;
