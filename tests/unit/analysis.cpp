@@ -3,6 +3,8 @@
 // is nothing to find nothing is found.
 #include <nlohmann/json.hpp>
 
+#include <random>
+
 #include "analysis/report.h"
 #include "analysis_synthetic.h"
 #include "catch.h"
@@ -369,6 +371,31 @@ TEST_CASE("a barrier without a laggard names nobody") {
   const Report report = report_of(job);
   CHECK(report.barriers.epochs == 300);
   CHECK(findings(report, FindingKind::barrier).empty());
+}
+
+TEST_CASE("barriers are found by posts that are known within intervals, as long as these tell") {
+  constexpr uint64_t kRounds = 40, kLate = 40'000'000;  // the last of four arrives 40 ms late
+  // `blur`: what one look can be wrong by; where a post stands in its look's interval is drawn.
+  const auto epochs = [](uint64_t blur, uint64_t late_ns) {
+    BarrierFinder finder;
+    std::mt19937_64 random(5);
+    uint64_t at = 1'000'000'000;
+    for (uint64_t n = 0; n < kRounds; ++n) {
+      uint64_t last = at;
+      for (uint32_t pid = 1; pid <= 4; ++pid) {
+        const uint64_t post = at + pid * 1000 + (pid == 4 ? late_ns : 0);
+        last = std::max(last, post);
+        finder.on_signal(0, pid, n, post + random() % (2 * blur + 1) - blur, blur);
+      }
+      at = last + 10'000;  // the others begin the next round at once
+    }
+    return finder.find();
+  };
+  CHECK(epochs(0, kLate).epochs == kRounds);
+  const Barriers blurred = epochs(5'000'000, kLate);
+  CHECK(blurred.epochs == kRounds);
+  for (const BarrierRank& rank : blurred.ranks) CHECK(rank.last == (rank.pid == 4 ? kRounds : 0));
+  CHECK(epochs(20'000'000, 1'000'000).epochs == 0);
 }
 
 TEST_CASE("small traffic that is no barrier gives none") {

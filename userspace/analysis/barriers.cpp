@@ -21,7 +21,8 @@ bool BarrierFinder::is_signal(Opcode opcode, std::optional<uint64_t> bytes,
   }
 }
 
-void BarrierFinder::on_signal(uint32_t node, uint32_t pid, uint64_t n, uint64_t post_ns) {
+void BarrierFinder::on_signal(uint32_t node, uint32_t pid, uint64_t n, uint64_t post_ns,
+                              uint64_t error_ns) {
   if (last_ == nullptr || last_id_ != Id{node, pid}) {
     last_id_ = {node, pid};
     last_ = &processes_[last_id_];
@@ -36,8 +37,12 @@ void BarrierFinder::on_signal(uint32_t node, uint32_t pid, uint64_t n, uint64_t 
     rounds.emplace_back();
     ++round_count_;
   }
-  rounds[n].first_ns = std::min(rounds[n].first_ns, post_ns);
-  ++rounds[n].signals;
+  Round& round = rounds[n];
+  const uint64_t error = std::min(error_ns, post_ns);
+  round.first_ns = std::min(round.first_ns, post_ns);
+  round.earliest_ns = std::min(round.earliest_ns, post_ns - error);
+  round.latest_ns = std::min(round.latest_ns, post_ns + error);
+  ++round.signals;
 }
 
 std::vector<BarrierFinder::Id> BarrierFinder::processes() const {
@@ -66,6 +71,7 @@ Barriers BarrierFinder::find() const {
   uint64_t in_step = 0;
   for (uint64_t n = 0; n < rounds; ++n) {
     uint64_t first = UINT64_MAX, last = 0, next_first = UINT64_MAX;
+    uint64_t last_earliest = 0, next_latest = UINT64_MAX;
     size_t last_rank = 0;
     bool whole = true;
     for (size_t i = 0; i < processes.size(); ++i) {
@@ -76,9 +82,14 @@ Barriers BarrierFinder::find() const {
         last = of_process[n].first_ns;
         last_rank = i;
       }
-      if (n + 1 < of_process.size()) next_first = std::min(next_first, of_process[n + 1].first_ns);
+      last_earliest = std::max(last_earliest, of_process[n].earliest_ns);
+      if (n + 1 >= of_process.size()) continue;
+      next_first = std::min(next_first, of_process[n + 1].first_ns);
+      next_latest = std::min(next_latest, of_process[n + 1].latest_ns);
     }
-    if (!whole || last > next_first) continue;
+    const bool can_be = last_earliest <= next_latest;
+    const bool blurred = last > next_first && last - next_first > (last - first) / 2;
+    if (!whole || !can_be || blurred) continue;
     ++in_step;
     ++found.epochs;
     found.spread_ns.add(last - first);

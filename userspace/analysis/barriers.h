@@ -5,7 +5,9 @@
 // signalling queue pairs makes its n-th round; its arrival is the round's first post. Rounds are
 // barrier epochs only if they behave like that: no process begins a round before every process has
 // begun the one before. Traffic that is merely small and frequent fails this as soon as the
-// processes drift.
+// processes drift. Of posts that are known within an interval (queues read from memory) two may be told
+// in the wrong order: that is held against a round only where the intervals rule the right one out, or
+// where they are as long as what the round would tell.
 //
 // Two processes that answer each other in turn are no barrier, though their rounds are in step: of
 // two, each must have been the last now and then.
@@ -53,8 +55,8 @@ class BarrierFinder {
 
   // Small, and not unsignalled: a candidate.
   static bool is_signal(Opcode opcode, std::optional<uint64_t> bytes, std::optional<bool> signaled);
-  // The n-th signal, from 0, of one of the process's rows.
-  void on_signal(uint32_t node, uint32_t pid, uint64_t n, uint64_t post_ns);
+  // The n-th signal, from 0, of one of the process's rows: posted at `post_ns` +- `error_ns`.
+  void on_signal(uint32_t node, uint32_t pid, uint64_t n, uint64_t post_ns, uint64_t error_ns);
 
   Barriers find() const;
 
@@ -65,6 +67,7 @@ class BarrierFinder {
  private:
   struct Round {
     uint64_t first_ns = UINT64_MAX;
+    uint64_t earliest_ns = UINT64_MAX, latest_ns = UINT64_MAX;  // that the first one can have been
     uint32_t signals = 0;
   };
   struct Process {

@@ -145,7 +145,8 @@ void RowShard::on_operation(const Operation& operation) {
   count(row, sample);
   if (!sample.occupies()) return;
   if (BarrierFinder::is_signal(operation.opcode, operation.bytes, operation.signaled))
-    add({.record = operation.record, .row = &row, .is_signal = true, .n = row.signals_++, .post_ns = sample.post_ns});
+    add({.record = operation.record, .row = &row, .is_signal = true, .n = row.signals_++, .post_ns = sample.post_ns,
+         .post_error_ns = operation.time_error_ns.value_or(0)});
   if (!row.receiver_) {
     const bool of_qp = operation.qp && !is_known(operation.peer);
     const Address& peer = of_qp ? operation.qp->peer : operation.peer;

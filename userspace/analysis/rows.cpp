@@ -141,7 +141,7 @@ uint32_t Rows::receiver_of(const std::string& address) {
 void Rows::relate(const Relation& relation) {
   const Row& row = *relation.row;
   if (relation.is_signal)
-    barriers_.on_signal(row.node, row.pid, relation.n, relation.post_ns);
+    barriers_.on_signal(row.node, row.pid, relation.n, relation.post_ns, relation.post_error_ns);
   else
     incast_.on_span(row.number, row.sender_, *row.receiver_, relation.span);
 }

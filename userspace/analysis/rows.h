@@ -118,7 +118,7 @@ struct Relation {
   uint64_t record = 0;
   const Row* row = nullptr;
   bool is_signal = false;  // the n-th of its row; else a span
-  uint64_t n = 0, post_ns = 0;
+  uint64_t n = 0, post_ns = 0, post_error_ns = 0;
   Lane::Span span;
 };
 
