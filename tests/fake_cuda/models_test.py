@@ -19,6 +19,7 @@ EMULATOR = os.path.join(os.path.dirname(HERE), "emulator")
 sys.path.insert(0, EMULATOR)
 import oracle  # noqa: E402
 from oracle_invariants import check_invariants, fail, require_equal  # noqa: E402
+from truth_file import read_truth  # noqa: E402
 
 TIMEOUT_S = 240
 WRITES = {"RDMA_WRITE", "RDMA_WRITE_IMM"}
@@ -204,16 +205,6 @@ def broken(syndrome):
             fail(f"the model saw {queue.get('syndrome')}")
         require_equal("the other queue's errors", [cqe for cqe in run.cqes[run.queues[1]["qpn"]] if cqe.syndrome], [])
     return judge
-
-
-def read_truth(path):
-    """The job's truth file: lists of words by their first one."""
-    truth = collections.defaultdict(list)
-    with open(path, encoding="ascii") as file:
-        for line in file:
-            name, *words = line.split()
-            truth[name].append(words)
-    return truth
 
 
 def senders(run):

@@ -21,6 +21,7 @@ sys.path[:0] = [EMULATOR, os.path.join(EMULATOR, "trace")]
 import connectx_tree  # noqa: E402
 import oracle  # noqa: E402
 from compare import STATUS  # noqa: E402
+from truth_file import read_truth  # noqa: E402
 
 LIMIT_S = 240
 OPCODES = {"RDMA_WRITE": "rdma_write", "RDMA_WRITE_IMM": "rdma_write_with_imm", "RDMA_READ": "rdma_read",
@@ -233,11 +234,6 @@ def told(tier):
     return judge
 
 
-def destinations(run):
-    """By (pid, queue pair number), one of the WQEs that the device fetched."""
-    return {(record.pid, record.qpn): record for record in oracle.records(run.directory, {"send_wqe"})}
-
-
 def lapped(tier):
     """There is more than can be read."""
     def judge(run):
@@ -306,16 +302,6 @@ def broken(syndrome):
     return judge
 
 
-def read_truth(path):
-    """The job's truth file: lists of words by their first one."""
-    truth = collections.defaultdict(list)
-    with open(path, encoding="ascii") as file:
-        for line in file:
-            name, *words = line.split()
-            truth[name].append(words)
-    return truth
-
-
 def barriers(late):
     """Each level's spread, by the first signals' intervals, holds the true one; the late element is named, or nobody."""
     def judge(run):
@@ -361,7 +347,7 @@ def dispatch(skewed):
         seen, _, total = trace_is_oracle(run)
         truth = read_truth(os.path.join(run.directory, "truth"))
         ranks = {int(pid): int(rank) for rank, pid in truth["pid"]}
-        target = {number: record.destination_device for number, record in destinations(run).items()}
+        target = {number: next(iter(wqes.values())).destination_device for number, wqes in Truth(run.directory).wqes.items() if wqes}
         got = collections.Counter()
         for row in run.rows:
             number = int(row["pid"]), int(row["qp_num"])

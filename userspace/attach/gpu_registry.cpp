@@ -14,7 +14,7 @@ bool is_terminated(const char* text, size_t size) {
 }  // namespace
 
 Result<std::vector<sigma_gpu_queue>> read_gpu_registry(const RemoteMemory& memory,
-                                                       uint64_t address) {
+                                                       uint64_t address, bool with_ended) {
   const auto head = memory.read_object<sigma_gpu_registry>(address);
   if (!head) return Error{"the GPU library's registry cannot be read"};
   if (head->magic != SIGMA_GPU_REGISTRY_MAGIC || head->version != SIGMA_GPU_REGISTRY_VERSION ||
@@ -30,7 +30,9 @@ Result<std::vector<sigma_gpu_queue>> read_gpu_registry(const RemoteMemory& memor
     const auto queue = memory.read_object<sigma_gpu_queue>(at);
     const auto again = memory.read_object<uint32_t>(at + offsetof(sigma_gpu_queue, sequence));
     if (!queue || !again || queue->sequence != *again || *again % 2 != 0) continue;
-    if (queue->state != SIGMA_GPU_QUEUE_LIVE || !is_terminated(queue->device, sizeof queue->device))
+    const bool wanted = queue->state == SIGMA_GPU_QUEUE_LIVE ||
+                        (with_ended && queue->state == SIGMA_GPU_QUEUE_ENDED);
+    if (!wanted || !is_terminated(queue->device, sizeof queue->device))
       continue;
     queues.push_back(*queue);
   }

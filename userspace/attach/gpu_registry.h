@@ -19,9 +19,9 @@ namespace sigma {
 
 // The live queues of the registry at `address` in that process. What it holds may be anything:
 // entries that are being written, or cannot be read, are left out. Fails when there is no registry
-// of this version.
+// of this version. `with_ended`: also those that have ended and whose entry nobody has taken over.
 Result<std::vector<sigma_gpu_queue>> read_gpu_registry(const RemoteMemory& memory,
-                                                       uint64_t address);
+                                                       uint64_t address, bool with_ended = false);
 
 // The peers that the queues' set-up commands named.
 std::vector<sigma_qp_peer> to_peer_records(const std::vector<sigma_gpu_queue>& queues,

@@ -133,7 +133,8 @@ std::set<std::pair<std::string, uint32_t>> Tracer::read_by_library(pid_t pid) {
   }
   const auto memory = RemoteMemory::open(pid);
   if (!memory.ok()) return {};
-  const auto queues = read_gpu_registry(*memory, address);
+  // Its memory may be found when the queue has just ended.
+  const auto queues = read_gpu_registry(*memory, address, true);
   return queues.ok() ? read_inside(*queues) : std::set<std::pair<std::string, uint32_t>>{};
 }
 

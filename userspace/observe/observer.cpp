@@ -168,7 +168,7 @@ void Observer::add_found(uint32_t pid, const FoundRings& found) {
 // Of the slots that BPF leaves to us. The ring's place is filled in when it is opened.
 uint32_t Observer::claim_slot(const RingOwner& owner, uint32_t handle, uint16_t kind) {
   if (options_.slots == nullptr || !options_.on_slot) return 0;
-  const auto& names = processes_[owner.pid].older_names;
+  const auto& names = process(owner.pid).older_names;
   const auto named = names.find(owner.context);
   if (named == names.end()) return 0;
   const uint64_t name = named->second;
