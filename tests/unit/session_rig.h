@@ -249,3 +249,23 @@ class Rig : public sigma::OperationSink {
     return options;
   }
 };
+
+// 10.0.0.LAST, mapped into IPv6.
+inline std::array<uint8_t, 16> mapped_gid(uint8_t last) {
+  return {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last};
+}
+
+// The command that connects the queue pair of `handle` to queue pair `peer` at that address.
+inline ib_uverbs_modify_qp to_rtr(uint32_t handle, uint32_t peer, uint8_t gid_last) {
+  ib_uverbs_modify_qp core{};
+  core.qp_handle = handle;
+  core.attr_mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_DEST_QPN | IBV_QP_PATH_MTU | IBV_QP_RQ_PSN;
+  core.qp_state = IBV_QPS_RTR;
+  core.dest_qp_num = peer;
+  core.path_mtu = IBV_MTU_1024;
+  core.rq_psn = 1;
+  core.dest.is_global = 1;
+  const auto address = mapped_gid(gid_last);
+  std::copy(address.begin(), address.end(), core.dest.dgid);
+  return core;
+}

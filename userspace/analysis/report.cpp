@@ -101,24 +101,34 @@ void add_matrix(Report& report, std::string_view name, const Flows& flows) {
   report.matrices.push_back(std::move(matrix));
 }
 
+// A skew that the verdict names: its finding's place there, and the flows that it is about.
+struct FoundSkew {
+  size_t finding;
+  Flows::Flow largest, smallest;
+  double median;  // bytes of the flow in the middle
+  bool reads;
+  uint64_t bytes_of(const Flows::Flow& flow) const {
+    return reads ? flow.read_bytes : flow.bytes - flow.read_bytes;
+  }
+  const std::string& port_of(const Flows::Flow& flow) const { return reads ? flow.to : flow.from; }
+};
+
 // What is written or sent is compared with its like, and so are reads: a trace of one side has all
-// of what this side asked for, so the two are no halves of one pattern. Whether it found something.
-bool judge_skew(Report& report, const Flows& flows) {
+// of what this side asked for, so the two are no halves of one pattern.
+std::optional<FoundSkew> judge_skew(Report& report, const Flows& flows) {
   for (const bool reads : {false, true}) {
+    FoundSkew found{report.verdict.size(), {}, {}, 0, reads};
     std::vector<double> values;
     std::vector<const Flows::Flow*> at;
-    const auto bytes_of = [&](const Flows::Flow& flow) {
-      return reads ? flow.read_bytes : flow.bytes - flow.read_bytes;
-    };
     for (const auto& [ends, flow] : flows.flows)
-      if (flow.from != flow.to && bytes_of(flow) > 0) {
-        values.push_back(static_cast<double>(bytes_of(flow)));
+      if (flow.from != flow.to && found.bytes_of(flow) > 0) {
+        values.push_back(static_cast<double>(found.bytes_of(flow)));
         at.push_back(&flow);
       }
     const auto skew = skew_of(values);
     if (!skew || skew->max_to_min < kSkewFinding) continue;
-    const Flows::Flow& largest = *at[skew->largest];
-    const Flows::Flow& smallest = *at[skew->smallest];
+    const Flows::Flow& largest = found.largest = *at[skew->largest];
+    const Flows::Flow& smallest = found.smallest = *at[skew->smallest];
     // What is nearly idle is no smaller half.
     if ((reads ? smallest.reads : smallest.operations - smallest.reads) < kMinOperations) continue;
     report.verdict.push_back(
@@ -126,12 +136,15 @@ bool judge_skew(Report& report, const Flows& flows) {
          fmt::format("{} skewed {:.2f}x (max/min; max/mean {:.2f}): {} -> {} carries {}, "
                      "{} -> {} only {}",
                      reads ? "reads are" : "traffic is", skew->max_to_min, skew->max_to_mean,
-                     largest.from, largest.to, human_bytes(bytes_of(largest)), smallest.from,
-                     smallest.to, human_bytes(bytes_of(smallest))),
+                     largest.from, largest.to, human_bytes(found.bytes_of(largest)), smallest.from,
+                     smallest.to, human_bytes(found.bytes_of(smallest))),
          reads ? largest.from : largest.to, skew->max_to_min});
-    return true;
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    found.median = *middle;
+    return found;
   }
-  return false;
+  return std::nullopt;
 }
 
 struct Matrices {
@@ -157,10 +170,12 @@ Matrices add_matrices(Report& report, const Rows& rows, const RowNames& names,
 
 // The matrices show the same bytes: the first one that tells something does. What leaves a single
 // node of unnamed peers is a sum over its NICs, in which a skew among their pairs fades: these come
-// first.
-void judge_skew(Report& report, const Matrices& flows, bool nics_first) {
-  (void)((nics_first && judge_skew(report, flows.nics)) || judge_skew(report, flows.nodes) ||
-         judge_skew(report, flows.ranks) || judge_skew(report, flows.nics));
+// first. What is found among NICs is returned, as rails may be out of balance for the same cause.
+std::optional<FoundSkew> judge_skew(Report& report, const Matrices& flows, bool nics_first) {
+  if (nics_first)
+    if (auto found = judge_skew(report, flows.nics)) return found;
+  if (judge_skew(report, flows.nodes) || judge_skew(report, flows.ranks)) return std::nullopt;
+  return nics_first ? std::nullopt : judge_skew(report, flows.nics);
 }
 
 bool several_nics(const Rows& rows, const RowNames& names) {
@@ -221,14 +236,34 @@ void find_barriers(Report& report, const Rows& rows, const RowNames& names) {
 
 // ---- rails, receivers, memory -------------------------------------------------------------------
 
-void add_rails(Report& report, const Rows& rows, const RowNames& names) {
+// Whether each rail's own flows are alike: then they are skewed only as the rails are.
+bool alike_on_each_rail(const Flows& nics, const FoundSkew& skew) {
+  std::map<std::string, std::vector<double>> of_port;
+  for (const auto& [ends, flow] : nics.flows)
+    if (flow.from != flow.to && skew.bytes_of(flow) > 0)
+      of_port[skew.port_of(flow)].push_back(static_cast<double>(skew.bytes_of(flow)));
+  return std::all_of(of_port.begin(), of_port.end(), [](const auto& port) {
+    const auto among = skew_of(port.second);
+    return !among || among->max_to_min < kSkewFinding;
+  });
+}
+
+// One cause is told once: where two flows alone make the rails uneven, the skew's finding says so
+// of the rails; where whole rails differ, the rails' finding stands for the skew.
+void add_rails(Report& report, const Rows& rows, const RowNames& names, const Flows& nics,
+               const std::optional<FoundSkew>& skew) {
   std::map<std::string, Tally> rails;
   for (const auto& row : rows.rows())
     if (row->qp && !row->qp->device.empty()) rails[names.port(*row)].add(row->sent());
-  std::vector<double> bytes;
+  std::vector<double> bytes, without_skew;
   for (auto& [name, tally] : rails) {
     if (tally.operations == 0) continue;
     bytes.push_back(static_cast<double>(tally.bytes));
+    without_skew.push_back(bytes.back());
+    if (skew)
+      for (const Flows::Flow* flow : {&skew->largest, &skew->smallest})
+        if (skew->port_of(*flow) == name)
+          without_skew.back() += skew->median - static_cast<double>(skew->bytes_of(*flow));
     report.rails.push_back({name, std::move(tally)});
   }
   report.rail_skew = skew_of(bytes);
@@ -236,12 +271,22 @@ void add_rails(Report& report, const Rows& rows, const RowNames& names) {
   const Group& largest = report.rails[report.rail_skew->largest];
   const Group& smallest = report.rails[report.rail_skew->smallest];
   if (smallest.tally.operations < kMinOperations) return;
-  report.verdict.push_back(
-      {FindingKind::rail,
-       fmt::format("rails are unbalanced {:.2f}x: {} sent {}, {} only {}",
-                   report.rail_skew->max_to_min, largest.name, human_bytes(largest.tally.bytes),
-                   smallest.name, human_bytes(smallest.tally.bytes)),
-       largest.name, report.rail_skew->max_to_min});
+  const std::string sent =
+      fmt::format("{} sent {}, {} only {}", largest.name, human_bytes(largest.tally.bytes),
+                  smallest.name, human_bytes(smallest.tally.bytes));
+  const auto left = skew_of(without_skew);
+  if (skew && left && left->max_to_min < kSkewFinding) {
+    report.verdict[skew->finding].text += "; so " + sent;
+    return;
+  }
+  const double ratio = report.rail_skew->max_to_min;
+  ReportFinding finding{FindingKind::rail,
+                        fmt::format("rails are unbalanced {:.2f}x: {}", ratio, sent), largest.name,
+                        ratio};
+  if (skew && alike_on_each_rail(nics, *skew))
+    report.verdict[skew->finding] = std::move(finding);
+  else
+    report.verdict.push_back(std::move(finding));
 }
 
 // Many senders at once are how collectives work; a receiver that has far more than the others is
@@ -304,9 +349,10 @@ Report make_report(const Rows& rows, const ReportContext& context) {
   add_errors(report, rows, names);
   add_pending(report, rows, names, context);
   find_stragglers(report, rows, names);
-  judge_skew(report, matrices,
-             rows.nodes().size() == 1 && context.hosts.empty() && several_nics(rows, names));
-  add_rails(report, rows, names);
+  const auto skew =
+      judge_skew(report, matrices,
+                 rows.nodes().size() == 1 && context.hosts.empty() && several_nics(rows, names));
+  add_rails(report, rows, names, matrices.nics, skew);
   find_barriers(report, rows, names);
   report.config = compare_config(rows.nodes(), context.queue_pairs);
   judge_config(report);
