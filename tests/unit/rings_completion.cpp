@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Walking completion rings: by small cases, and against a model of a device, an owner that consumes
 // (and unzips in place, as UCX does), and a reader, that take turns at every 16 bytes.
+#include <array>
 #include <deque>
 #include <random>
 #include <vector>
@@ -160,7 +161,7 @@ class Device {
 };
 
 struct Counts {
-  uint64_t seen = 0, lost = 0, wrong = 0, unstable = 0, no_bytes = 0;
+  uint64_t seen = 0, lost = 0, wrong = 0, unstable = 0, no_bytes = 0, in_runs = 0;
 };
 
 // `pace`: turns of device and owner between two samples, at most; `during`: the same per 16 bytes
@@ -187,6 +188,28 @@ Counts run_model(uint32_t seed, const CompletionRing& ring, bool counts_laps, un
     return bytes;
   };
 
+  // What a run gives is what comes one by one.
+  const auto take_run = [&](uint64_t from, const std::vector<std::byte>& first,
+                            const std::vector<std::byte>& again) {
+    CompletionCursor one = cursor;
+    std::array<Cqe, 3> run;
+    const size_t taken = next_run(ring, cursor, from, RingBytes(first), RingBytes(again), run);
+    for (size_t i = 0; i < taken; ++i) {
+      const uint64_t position = one.next;
+      Cqe cqe;
+      uint64_t lost = 0;
+      CHECK(next_completion(ring, one, from, RingBytes(first), RingBytes(again), cqe, lost) ==
+            CqNext::completion);
+      CHECK(cqe == run[i]);
+      ++counts.seen;
+      ++counts.in_runs;
+      counts.wrong += !device.is(run[i], position);
+    }
+    CHECK(one.next == cursor.next);
+    CHECK(one.anchor_at == cursor.anchor_at);
+    CHECK(one.anchor == cursor.anchor);
+  };
+
   constexpr int kSamples = 500, kDrains = 50;  // the last ones without a writer
   for (int sample = 0; sample < kSamples + kDrains; ++sample) {
     const unsigned during = sample < kSamples ? during_copy : 0;
@@ -211,6 +234,7 @@ Counts run_model(uint32_t seed, const CompletionRing& ring, bool counts_laps, un
           counts.wrong += !device.is(cqe, position);
           counts.no_bytes += !cqe.has_bytes;
           CHECK(cursor.next == position + 1);
+          take_run(from, first, again);
           break;
         case CqNext::lost:
           counts.lost += lost;
@@ -393,9 +417,11 @@ TEST_CASE("model: completions of plain rings") {
         run_model(seed, {8u << seed % 4, 64u << seed % 2}, true, 4u << seed % 9, seed % 3);
     total.seen += counts.seen, total.lost += counts.lost;
     total.wrong += counts.wrong, total.unstable += counts.unstable;
+    total.in_runs += counts.in_runs;
   }
   CHECK(total.wrong == 0);
   CHECK(total.seen > 10'000);
+  CHECK(total.in_runs > 5'000);
   CHECK(total.lost > 1'000);
   CHECK(total.unstable > 100);
 }

@@ -20,10 +20,23 @@ std::span<const std::byte, kCqeBytes> view(const Entry& entry) {
   return entry;
 }
 
+using Words = std::array<uint64_t, kCqeBytes / sizeof(uint64_t)>;
+
+// Bits that two entries do not share.
+uint64_t difference(const Words& one, const Words& two) {
+  uint64_t bits = 0;
+  for (size_t i = 0; i < one.size(); ++i) bits |= one[i] ^ two[i];
+  return bits;
+}
+
+Words words_of(const std::byte* entry) {
+  Words words;
+  std::memcpy(words.data(), entry, sizeof(words));
+  return words;
+}
+
 bool all_zero(const Entry& entry) {
-  for (const std::byte byte : entry)
-    if (byte != std::byte{0}) return false;
-  return true;
+  return difference(words_of(entry.data()), Words{}) == 0;
 }
 
 enum class Copy : uint8_t { whole, missing, unstable };
@@ -329,6 +342,34 @@ CqNext next_completion(const CompletionRing& ring, CompletionCursor& cursor, uin
   }
   out = cqe;
   return CqNext::completion;
+}
+
+size_t next_run(const CompletionRing& ring, CompletionCursor& cursor, uint64_t from,
+                const RingBytes& first, const RingBytes& again, std::span<Cqe> out) {
+  if (ring.layout != CqLayout::plain || ring.collapsed || cursor.next <= from) return 0;
+  size_t taken = 0;
+  const std::byte* last = nullptr;
+  for (; taken < out.size(); ++taken, ++cursor.next) {
+    const size_t offset = static_cast<size_t>(cursor.next - from) * ring.entry_bytes +
+                          ring.entry_bytes - kCqeBytes;
+    const std::byte* entry = first.piece(offset, kCqeBytes);
+    const std::byte* second = again.piece(offset, kCqeBytes);
+    if (entry == nullptr || second == nullptr) break;
+    const Words words = words_of(entry);
+    if (difference(words, words_of(second)) != 0 || difference(words, Words{}) == 0) break;
+    const Cqe cqe = decode_cqe(std::span<const std::byte, kCqeBytes>(entry, kCqeBytes));
+    if (cqe.kind == CqeKind::invalid || cqe.kind == CqeKind::resize || cqe.format == kCompressed ||
+        cqe.owner != (cursor.next / ring.entries & 1))
+      break;
+    out[taken] = cqe;
+    last = entry;
+  }
+  if (last != nullptr) {
+    cursor.has_anchor = true;
+    cursor.anchor_at = cursor.next - 1;
+    std::memcpy(cursor.anchor.data(), last, kCqeBytes);
+  }
+  return taken;
 }
 
 bool next_collapsed(CompletionCursor& cursor, std::span<const std::byte, kCqeBytes> first,

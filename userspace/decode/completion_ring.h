@@ -35,6 +35,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "decode/cqe.h"
 #include "decode/ring_bytes.h"
@@ -101,6 +102,13 @@ enum class CqNext : uint8_t {
 // basic layout is read as a whole: copy at least kMaxSession entries where the ring has as many.
 CqNext next_completion(const CompletionRing& ring, CompletionCursor& cursor, uint64_t from,
                        const RingBytes& first, const RingBytes& again, Cqe& out, uint64_t& lost);
+
+// What follows in the same copies, a run at a time: to be called when next_completion() has just given
+// one of them. Each entry then shows that the one behind it stands, and is looked at once. Takes entries of
+// plain rings that next_completion() would give as well, as many as `out` has room for; returns how many.
+// 0: that has to be asked.
+size_t next_run(const CompletionRing& ring, CompletionCursor& cursor, uint64_t from,
+                const RingBytes& first, const RingBytes& again, std::span<Cqe> out);
 
 // Entry 0 of a collapsed ring: true when it has a completion other than the last one given out.
 bool next_collapsed(CompletionCursor& cursor, std::span<const std::byte, kCqeBytes> first,

@@ -45,7 +45,16 @@ class RingBytes {
   template <typename T>
   bool load(size_t offset, T& to) const {
     static_assert(std::is_trivially_copyable_v<T>);
+    if (const std::byte* bytes = piece(offset, sizeof(to))) {
+      std::memcpy(static_cast<void*>(&to), bytes, sizeof(to));
+      return true;
+    }
     return copy(offset, &to, sizeof(to));
+  }
+
+  // The range itself, where it lies in the first piece; else null.
+  const std::byte* piece(size_t offset, size_t bytes) const {
+    return offset <= head_.size() && bytes <= head_.size() - offset ? head_.data() + offset : nullptr;
   }
 
  private:
