@@ -14,6 +14,7 @@ namespace sigma {
 namespace {
 
 constexpr uint32_t kGenerous = 512;
+constexpr size_t kRun = 32;  // entries that are decoded at once
 
 uint32_t saturated(uint64_t value) {
   return static_cast<uint32_t>(std::min<uint64_t>(value, ~0u));
@@ -130,29 +131,48 @@ bool CqReader::has_news(const Wanted& wanted, const RingBytes& copy) const {
   return there || (cursor_.counts && cursor_.consumed > cursor_.next);
 }
 
-std::optional<uint64_t> CqReader::posted_at_least(const Wanted& wanted, const RingBytes& copy,
-                                                  uint32_t qp_num, uint64_t posted) const {
+void ReachedIndices::add(uint32_t qp_num, uint16_t index) {
+  uint16_t& place = places_[qp_num % places_.size()];
+  if (place == 0 || reached_[place - 1u].qp_num != qp_num) {
+    const auto it = std::ranges::find(reached_, qp_num, &Reached::qp_num);
+    place = static_cast<uint16_t>(it - reached_.begin() + 1);
+    if (it == reached_.end()) return reached_.push_back({qp_num, index, index, 0});
+  }
+  Reached& queue = reached_[place - 1u];
+  queue.between += static_cast<uint16_t>(index - queue.last);
+  queue.last = index;
+}
+
+uint64_t ReachedIndices::of(uint32_t qp_num, uint64_t posted) const {
+  const auto it = std::ranges::find(reached_, qp_num, &Reached::qp_num);
+  if (it == reached_.end()) return 0;
+  const auto ahead = static_cast<int16_t>(static_cast<uint16_t>(it->first - static_cast<uint16_t>(posted)));
+  return posted + static_cast<uint64_t>(int64_t{ahead}) + it->between;
+}
+
+std::optional<ReachedIndices> CqReader::reached(const Wanted& wanted, const RingBytes& copy) const {
   if (spec_.ring.collapsed || whole_ring_ || spec_.ring.layout != CqLayout::plain ||
       is_lapped(wanted, copy))
     return std::nullopt;
   CompletionCursor cursor = cursor_;
   const uint64_t end = wanted.first + copy.size() / spec_.ring.entry_bytes;
-  uint64_t at = 0, lost = 0;
+  ReachedIndices reached;
+  const auto add = [&](const Cqe& cqe) {
+    if (cqe.kind == CqeKind::requester || cqe.kind == CqeKind::requester_error)
+      reached.add(cqe.qp_num, cqe.wqe_counter);
+  };
+  uint64_t lost = 0;
   Cqe cqe;
+  std::array<Cqe, kRun> run;
   while (cursor.next < end) {
     switch (next_completion(spec_.ring, cursor, wanted.first, copy, copy, cqe, lost)) {
       case CqNext::completion:
-        if (cqe.qp_num != qp_num ||
-            (cqe.kind != CqeKind::requester && cqe.kind != CqeKind::requester_error))
-          break;
-        if (at == 0)
-          at = posted + static_cast<uint64_t>(int64_t{static_cast<int16_t>(
-                            static_cast<uint16_t>(cqe.wqe_counter - static_cast<uint16_t>(posted)))});
-        else
-          at = extend16(at, cqe.wqe_counter);
+        add(cqe);
+        while (const size_t count = next_run(spec_.ring, cursor, wanted.first, copy, copy, run))
+          std::for_each_n(run.begin(), count, add);
         break;
       case CqNext::end:
-        return at;
+        return reached;
       default:
         return std::nullopt;
     }
@@ -219,12 +239,15 @@ void CqReader::take_all(uint64_t from, const RingBytes& first, const RingBytes& 
   // What a lap has overtaken is not in the copies any more.
   const uint64_t end = from + first.size() / spec_.ring.entry_bytes;
   Cqe cqe;
+  std::array<Cqe, kRun> run;
   uint64_t lost = 0;
   while (cursor_.next < end || cursor_.left > 0) {
     const uint64_t at = cursor_.next;
     switch (next_completion(spec_.ring, cursor_, from, first, second, cqe, lost)) {
       case CqNext::completion:
         report(cqe, at, times, out);
+        while (const size_t count = next_run(spec_.ring, cursor_, from, first, second, run))
+          for (size_t i = 0; i < count; ++i) report(run[i], cursor_.next - count + i, times, out);
         break;
       case CqNext::lost:
         gap(lost, times, out);

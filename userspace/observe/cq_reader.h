@@ -6,14 +6,34 @@
 // (completion_ring.h). No I/O. One thread.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "observe/output.h"
 #include "observe/ring_specs.h"
 #include "observe/send_reader.h"
 
 namespace sigma {
+
+// The indices that entries of one ring name, by queue pair: each has 16 bits of one, and from an entry to the
+// next of its queue pair there is at most a ring. One pass for all queue pairs.
+class ReachedIndices {
+ public:
+  void add(uint32_t qp_num, uint16_t index);
+  // Of the newest entry; `posted`: as known before. 0: no entry is this queue pair's.
+  uint64_t of(uint32_t qp_num, uint64_t posted) const;
+
+ private:
+  struct Reached {
+    uint32_t qp_num;
+    uint16_t first, last;
+    uint64_t between;  // blocks from the first to the last
+  };
+  std::vector<Reached> reached_;
+  std::array<uint16_t, 256> places_{};  // plus 1, in it, by the number's low bits
+};
 
 class CqReader {
  public:
@@ -50,11 +70,8 @@ class CqReader {
   };
   // `generous`: after a long time, when more may have come than the looks before suggest.
   Wanted wanted(bool generous) const;
-  // How far a queue pair has come at least, by the new entries of the copy, where that has all of them:
-  // each tells 16 bits of an index, and from one to the next there is at most a ring. `posted`: as known
-  // before. 0: no entry is this queue pair's. nullopt: the copy does not have them all.
-  std::optional<uint64_t> posted_at_least(const Wanted& wanted, const RingBytes& first_copy,
-                                          uint32_t qp_num, uint64_t posted) const;
+  // How far queue pairs have come at least, by the new entries of the copy. nullopt: it does not have them all.
+  std::optional<ReachedIndices> reached(const Wanted& wanted, const RingBytes& first_copy) const;
   // Whether the first copy says that there is something new: then a second one is needed.
   bool has_news(const Wanted& wanted, const RingBytes& first_copy) const;
   // `consumer`: of the doorbell record, read between the two copies.

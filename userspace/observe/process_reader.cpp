@@ -203,8 +203,12 @@ void ProcessReader::on_drain(const sigma_ring_drain& drain, std::span<const std:
 SendReader* ProcessReader::find_send(const RingOwner& cq, uint32_t qp_num) {
   RingOwner owner = cq;
   owner.number = qp_num;
+  Named& named = named_[qp_num % named_.size()];
+  if (!changed_ && named.send != nullptr && named.owner == owner) return named.send;
   const auto it = sends_.find(owner);
-  return it == sends_.end() ? nullptr : it->second.reader.get();
+  if (it == sends_.end()) return nullptr;
+  if (!changed_) named = {owner, it->second.reader.get()};
+  return it->second.reader.get();
 }
 
 bool ProcessReader::set_gpu_initiated(uint64_t ring_addr, uint32_t qp_num, uint64_t now_ns,
@@ -249,6 +253,7 @@ void ProcessReader::set_probed(bool probed, const char* reason, uint64_t now_ns,
 // After rings came or went: where the doorbell records are, a range for each page.
 void ProcessReader::rebuild() {
   changed_ = false;
+  named_ = {};
   std::vector<uint64_t> addresses;
   for (const auto& [owner, send] : sends_) addresses.push_back(send.reader->spec().doorbell_addr);
   for (const auto& [owner, cq] : cqs_) addresses.push_back(cq.reader->spec().doorbell_addr);
@@ -345,23 +350,27 @@ bool ProcessReader::copy(std::vector<iovec>& local, std::vector<iovec>& remote) 
 
 // How far the doorbell's 16 bits may have gone round, by what has completed meanwhile. A slot is used
 // again only when a completion has told that it may be.
-SendReader::Laps ProcessReader::laps(const Send& send, uint64_t elapsed_ns) const {
+SendReader::Laps ProcessReader::laps(const Send& send, uint64_t elapsed_ns) {
   if (elapsed_ns < kLapNs) return {};
   const SendSpec& spec = send.reader->spec();
   RingOwner owner = spec.owner;
   owner.number = spec.send_cqn;
   const auto it = cqs_.find(owner);
   if (it == cqs_.end()) return {.possible = true};
-  const Completion& cq = it->second;
+  Completion& cq = it->second;
   const CqReader& reader = *cq.reader;
   const CompletionRing& ring = reader.spec().ring;
   const uint64_t consumed = reader.consumed(cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0);
   // Two laps on, entries look like those that were to come; the owner's index says so.
   if (cq.wanted.count != 0 && !(reader.counts() && consumed >= reader.next() + ring.entries)) {
-    const RingBytes copy = bytes_of(first_, cq.first_at, cq.wanted.count, ring.entry_bytes);
-    if (const auto at = reader.posted_at_least(cq.wanted, copy, spec.owner.number, send.reader->posted())) {
-      if (*at == 0) return {};
-      return {.possible = true, .at_least = *at};
+    // Once a look, for all queue pairs.
+    if (cq.reached_look != looks_) {
+      cq.reached_look = looks_;
+      cq.reached = reader.reached(cq.wanted, bytes_of(first_, cq.first_at, cq.wanted.count, ring.entry_bytes));
+    }
+    if (cq.reached) {
+      const uint64_t at = cq.reached->of(spec.owner.number, send.reader->posted());
+      return at == 0 ? SendReader::Laps{} : SendReader::Laps{.possible = true, .at_least = at};
     }
   }
   if (!reader.counts()) return {.possible = true};

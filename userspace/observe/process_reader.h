@@ -11,6 +11,7 @@
 
 #include <sys/uio.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -76,6 +77,8 @@ class ProcessReader {
     size_t first_at = 0, second_at = 0;
     bool news = false;
     uint64_t consumed = 0;  // by its owner, at the last look
+    std::optional<ReachedIndices> reached;  // by the new entries of a look, the one of this number
+    uint64_t reached_look = 0;
     uint32_t looks = 0;    // of BPF's, taken in
     uint64_t read_ns = 0;  // begin of the last look that took it in, or of its life
   };
@@ -89,7 +92,7 @@ class ProcessReader {
   bool is_stopped(const CqSpec& spec, uint32_t looks) const;
   bool is_stopped(const SendSpec& spec) const;
   void publish();
-  SendReader::Laps laps(const Send& send, uint64_t elapsed_ns) const;
+  SendReader::Laps laps(const Send& send, uint64_t elapsed_ns);
   void add_doorbells(std::vector<std::byte>& copy);
   bool copy_completions(bool generous);
   bool has_moved() const;
@@ -114,7 +117,13 @@ class ProcessReader {
   // Of copies that are not complete yet, by slot and the thread whose command it is.
   std::map<std::pair<uint32_t, uint32_t>, Pieces> pieces_;
   Interval interval_;
-  bool changed_ = true;
+  bool changed_ = true;  // rings came or went
+  // The send rings that completions named last, by their number's low bits; while nothing has changed.
+  struct Named {
+    RingOwner owner;
+    SendReader* send = nullptr;
+  };
+  std::array<Named, 64> named_;
   uint64_t last_begin_ns_ = 0;
   uint64_t looks_ = 0;
   uint32_t failures_ = 0;
