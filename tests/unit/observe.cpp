@@ -72,7 +72,7 @@ struct Heard {
 
   void take(RecordBuffer& out) {
     std::vector<std::byte> bytes;
-    out.swap_bytes(bytes);
+    out.take(bytes);
     RecordBuffer::for_each(bytes, [&](std::span<const std::byte> record) {
       switch (reinterpret_cast<const sigma_header*>(record.data())->type) {
         case SIGMA_RING_POST:

@@ -86,6 +86,41 @@ TEST_CASE("reorder puts an inversion within one CPU right") {
   CHECK(times == std::vector<uint64_t>{10, 20, 25, 30, 40});
 }
 
+TEST_CASE("reorder takes runs whole, merges them, and gives their room back") {
+  Fixture f(100);
+  const auto run = [](std::vector<uint64_t> times) {
+    std::vector<std::byte> bytes;
+    for (const uint64_t time : times) {
+      const auto one = record(time, 3, static_cast<uint32_t>(time));
+      bytes.insert(bytes.end(), one.begin(), one.end());
+    }
+    return bytes;
+  };
+  std::vector<std::byte> bytes = run({10, 20, 30});
+  f.reorder.push_run(bytes, 30);
+  CHECK(bytes.empty());
+  f.reorder.push(record(25, 0, 25));
+  bytes = run({30, 40, 60});
+  f.reorder.push_run(bytes, 60);
+  bytes = run({55, 70, 65});  // in no order, and older than the lane's newest
+  f.reorder.push_run(bytes, 0);
+  CHECK(bytes.empty());
+  f.reorder.push(record(50, 3, 50));
+  CHECK(f.reorder.held_bytes() == 11 * sizeof(sigma_post));
+  f.reorder.release(145);
+  bytes = run({44, 46});  // begins too late
+  f.reorder.push_run(bytes, 46);
+  CHECK(bytes.empty());
+  CHECK(f.reorder.late() == 1);
+  f.reorder.flush();
+  std::vector<uint64_t> times;
+  for (const Seen& s : f.seen) times.push_back(s.time_ns);
+  CHECK(times == std::vector<uint64_t>{10, 20, 25, 30, 30, 40, 44, 46, 50, 55, 60, 65, 70});
+  CHECK(f.reorder.held_bytes() == 0);
+  f.reorder.push_run(bytes = run({200}), 200);
+  CHECK(bytes.capacity() >= 3 * sizeof(sigma_post));
+}
+
 TEST_CASE("reorder sorts any arrival within the window, losing and inventing nothing") {
   std::mt19937_64 random(42);
   constexpr uint64_t kWindow = 1000;

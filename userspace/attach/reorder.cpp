@@ -17,35 +17,60 @@ const sigma_header& header_at(const std::byte* bytes) { return *reinterpret_cast
 // More CPUs than a machine has: a bound against a corrupt `cpu` field.
 constexpr uint32_t kMaxLanes = 8192;
 
+constexpr size_t kChunkBytes = 256 * 1024;
+constexpr size_t kMaxRoomBytes = 32u << 20;
+
 }  // namespace
 
 Reorder::Reorder(Deliver deliver, uint64_t window_ns) : deliver_(std::move(deliver)), window_ns_(window_ns) {}
 
-void Reorder::Lane::append(std::span<const std::byte> record) {
-  const size_t at = bytes.size();
-  bytes.resize(at + stride(record.size()));
-  std::copy(record.begin(), record.end(), bytes.begin() + static_cast<ptrdiff_t>(at));
-  last_ns = header_at(record.data()).time_ns;
+Reorder::Lane& Reorder::lane_of(uint32_t cpu) {
+  cpu = std::min(cpu, kMaxLanes - 1);
+  if (cpu >= lanes_.size()) lanes_.resize(cpu + 1);
+  return lanes_[cpu];
 }
 
-void Reorder::Lane::insert_by_time(std::span<const std::byte> record) {
-  const uint64_t time_ns = header_at(record.data()).time_ns;
-  size_t at = begin;
-  while (at < bytes.size() && header_at(bytes.data() + at).time_ns <= time_ns)
-    at += stride(header_at(bytes.data() + at).size);
-  const auto place = bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(at), stride(record.size()), std::byte{});
-  std::copy(record.begin(), record.end(), place);
+std::vector<std::byte> Reorder::room() {
+  if (rooms_.empty()) return {};
+  std::vector<std::byte> room = std::move(rooms_.back());
+  rooms_.pop_back();
+  room_bytes_ -= room.capacity();
+  return room;
 }
 
-void Reorder::Lane::pop() {
-  begin += stride(front().size);
-  if (begin == bytes.size()) {
-    bytes.clear();
-    begin = 0;
-  } else if (begin > (1u << 20) && begin > bytes.size() / 2) {
-    bytes.erase(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(begin));
-    begin = 0;
+void Reorder::keep(std::vector<std::byte>&& room) {
+  room.clear();
+  if (room.capacity() == 0 || room_bytes_ + room.capacity() > kMaxRoomBytes) return;
+  room_bytes_ += room.capacity();
+  rooms_.push_back(std::move(room));
+}
+
+void Reorder::append(Lane& lane, std::span<const std::byte> record) {
+  if (lane.empty() || lane.chunks.back().bytes.size() + record.size() > kChunkBytes) {
+    lane.chunks.push_back({room()});
+    lane.chunks.back().bytes.reserve(kChunkBytes);
   }
+  std::vector<std::byte>& bytes = lane.chunks.back().bytes;
+  bytes.insert(bytes.end(), record.begin(), record.end());
+  bytes.resize(stride(bytes.size()));
+  lane.last_ns = header_at(record.data()).time_ns;
+}
+
+// Behind all that are not younger.
+void Reorder::insert_by_time(Lane& lane, std::span<const std::byte> record) {
+  const uint64_t time_ns = header_at(record.data()).time_ns;
+  for (Chunk& chunk : lane.chunks)
+    for (size_t at = chunk.begin; at < chunk.bytes.size();) {
+      const sigma_header& header = header_at(chunk.bytes.data() + at);
+      if (header.time_ns <= time_ns) {
+        at += stride(header.size);
+        continue;
+      }
+      const auto place = chunk.bytes.begin() + static_cast<ptrdiff_t>(at);
+      std::copy(record.begin(), record.end(), chunk.bytes.insert(place, stride(record.size()), std::byte{}));
+      return;
+    }
+  append(lane, record);
 }
 
 void Reorder::push(std::span<const std::byte> record) {
@@ -55,13 +80,29 @@ void Reorder::push(std::span<const std::byte> record) {
     deliver_(record);
     return;
   }
-  const uint32_t cpu = std::min(header.cpu, kMaxLanes - 1);
-  if (cpu >= lanes_.size()) lanes_.resize(cpu + 1);
-  Lane& lane = lanes_[cpu];
+  Lane& lane = lane_of(header.cpu);
   if (lane.empty() || header.time_ns >= lane.last_ns)
-    lane.append(record);
+    append(lane, record);
   else
-    lane.insert_by_time(record);
+    insert_by_time(lane, record);
+}
+
+void Reorder::push_run(std::vector<std::byte>& records, uint64_t last_ns) {
+  if (records.empty()) return;
+  const sigma_header& first = header_at(records.data());
+  Lane& lane = lane_of(first.cpu);
+  if (last_ns != 0 && first.time_ns >= released_ns_ && (lane.empty() || first.time_ns >= lane.last_ns)) {
+    lane.chunks.push_back({std::move(records)});
+    lane.last_ns = last_ns;
+    records = room();
+    return;
+  }
+  for (size_t at = 0; at < records.size();) {
+    const size_t size = header_at(records.data() + at).size;
+    push(std::span<const std::byte>(records).subspan(at, size));
+    at += stride(size);
+  }
+  records.clear();
 }
 
 void Reorder::release(uint64_t now_ns) {
@@ -69,6 +110,23 @@ void Reorder::release(uint64_t now_ns) {
 }
 
 void Reorder::flush() { release_until(std::numeric_limits<uint64_t>::max()); }
+
+// Its first record, and those behind it that are older than `before_ns`.
+void Reorder::pass_on(Lane& lane, uint64_t before_ns) {
+  bool first = true;
+  while (!lane.empty()) {
+    Chunk& chunk = lane.chunks.front();
+    for (; !chunk.empty(); first = false) {
+      const sigma_header& header = header_at(chunk.bytes.data() + chunk.begin);
+      if (!first && header.time_ns >= before_ns) return;
+      released_ns_ = header.time_ns;
+      deliver_({chunk.bytes.data() + chunk.begin, header.size});
+      chunk.begin += stride(header.size);
+    }
+    keep(std::move(chunk.bytes));
+    lane.chunks.pop_front();
+  }
+}
 
 void Reorder::release_until(uint64_t limit_ns) {
   std::priority_queue<Head, std::vector<Head>, std::greater<>> heads;
@@ -80,11 +138,7 @@ void Reorder::release_until(uint64_t limit_ns) {
     heads.pop();
     const uint64_t next_ns = heads.empty() ? limit_ns : std::min(limit_ns, heads.top().time_ns);
     // A run of one lane goes out without touching the heap.
-    do {
-      released_ns_ = lane.front().time_ns;
-      deliver_({lane.bytes.data() + lane.begin, lane.front().size});
-      lane.pop();
-    } while (!lane.empty() && lane.front().time_ns < next_ns);
+    pass_on(lane, next_ns);
     if (!lane.empty() && lane.front().time_ns < limit_ns) heads.push({lane.front().time_ns, index});
   }
   if (limit_ns != std::numeric_limits<uint64_t>::max()) released_ns_ = std::max(released_ns_, limit_ns);
@@ -92,7 +146,8 @@ void Reorder::release_until(uint64_t limit_ns) {
 
 size_t Reorder::held_bytes() const {
   size_t sum = 0;
-  for (const Lane& lane : lanes_) sum += lane.bytes.size() - lane.begin;
+  for (const Lane& lane : lanes_)
+    for (const Chunk& chunk : lane.chunks) sum += chunk.bytes.size() - chunk.begin;
   return sum;
 }
 

@@ -7,11 +7,13 @@
 // two makes it tens of milliseconds. Each record is held for `window_ns`; what
 // arrives later than that is passed on at once and counted as late.
 //
-// Copies what it is given. Single-threaded. Memory: the records of one window.
+// Copies single records, and keeps whole runs as they are. Single-threaded. Memory: the records of one
+// window.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <queue>
 #include <span>
@@ -32,6 +34,11 @@ class Reorder {
   // `record` begins with a sigma_header whose size is record.size(); the caller has checked that.
   void push(std::span<const std::byte> record);
 
+  // A run of one CPU's records, back to back, each at a multiple of 8 bytes. `last_ns`: of the last of them, if
+  // they are in order of time; else 0. The bytes are taken; `records` comes back empty, with room that was
+  // used before.
+  void push_run(std::vector<std::byte>& records, uint64_t last_ns);
+
   // Passes on every record that is older than the window. `now_ns` is CLOCK_MONOTONIC, read *before*
   // the ring was drained: a record stamped earlier than that may otherwise still be in the ring.
   void release(uint64_t now_ns);
@@ -43,17 +50,20 @@ class Reorder {
   size_t held_bytes() const;
 
  private:
-  // The records of one CPU, oldest first, back to back in `bytes` from `begin` on.
-  struct Lane {
+  struct Chunk {
     std::vector<std::byte> bytes;
-    size_t begin = 0;
+    size_t begin = 0;  // what has been passed on is before it
+    bool empty() const { return begin == bytes.size(); }
+  };
+  // The records of one CPU, oldest first; no chunk is empty.
+  struct Lane {
+    std::deque<Chunk> chunks;
     uint64_t last_ns = 0;
 
-    bool empty() const { return begin == bytes.size(); }
-    const sigma_header& front() const { return *reinterpret_cast<const sigma_header*>(bytes.data() + begin); }
-    void append(std::span<const std::byte> record);
-    void insert_by_time(std::span<const std::byte> record);
-    void pop();
+    bool empty() const { return chunks.empty(); }
+    const sigma_header& front() const {
+      return *reinterpret_cast<const sigma_header*>(chunks.front().bytes.data() + chunks.front().begin);
+    }
   };
   struct Head {
     uint64_t time_ns;
@@ -61,6 +71,12 @@ class Reorder {
     bool operator>(const Head& other) const { return time_ns > other.time_ns; }
   };
 
+  Lane& lane_of(uint32_t cpu);
+  void append(Lane& lane, std::span<const std::byte> record);
+  void insert_by_time(Lane& lane, std::span<const std::byte> record);
+  void pass_on(Lane& lane, uint64_t before_ns);
+  std::vector<std::byte> room();
+  void keep(std::vector<std::byte>&& room);
   void release_until(uint64_t limit_ns);
 
   Deliver deliver_;
@@ -68,6 +84,8 @@ class Reorder {
   uint64_t released_ns_ = 0;
   uint64_t late_ = 0;
   std::vector<Lane> lanes_;
+  std::vector<std::vector<std::byte>> rooms_;  // empty, to be used again
+  size_t room_bytes_ = 0;
 };
 
 }  // namespace sigma

@@ -141,6 +141,9 @@ void Tracer::start_observer() {
 
 // Our own records take the same way as those of the ring.
 void Tracer::push(std::span<const std::byte> record) { reorder_.push(record); }
+Observer::Deliver Tracer::push_run() {
+  return [this](std::vector<std::byte>& records, uint64_t last_ns) { reorder_.push_run(records, last_ns); };
+}
 
 void Tracer::on_ring_record(std::span<const std::byte> record) {
   const auto* header = reinterpret_cast<const sigma_header*>(record.data());
@@ -223,7 +226,7 @@ Status Tracer::poll() {
   }
   // What is still in the ring buffer comes before what the rings told since.
   const bool whole = last_drained_ < RingReader::kMaxRecords;
-  if (observer_) observer_->take([this](std::span<const std::byte> record) { push(record); }, whole ? now_ns : 0);
+  if (observer_) observer_->take(push_run(), whole ? now_ns : 0);
   reorder_.release(whole ? now_ns : std::min(now_ns, last_record_ns_));
   return {};
 }
@@ -277,7 +280,7 @@ void Tracer::stop() {
       state(drained.error().what);
       break;
     }
-  if (observer_) observer_->stop([this](std::span<const std::byte> record) { push(record); });
+  if (observer_) observer_->stop(push_run());
   reorder_.flush();
   stopped_ = true;
 }

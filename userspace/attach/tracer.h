@@ -133,6 +133,7 @@ class Tracer {
   bool reads_completions() const;
   bool observes() const { return observer_ != nullptr; }
   void push(std::span<const std::byte> record);
+  Observer::Deliver push_run();
   void on_ring_record(std::span<const std::byte> record);
   void on_host_ring(sigma_ring& ring);
   std::vector<sigma_clock_sample> read_clocks(uint64_t now_ns);

@@ -281,6 +281,7 @@ void Observer::set_probed(uint32_t pid, bool probed, const char* reason) {
 }
 
 void Observer::take(const Deliver& deliver, uint64_t told_until_ns) {
+  uint64_t last_ns = 0, last_mark_ns = 0;
   {
     ++waiting_;
     const std::lock_guard lock(mutex_);
@@ -289,12 +290,12 @@ void Observer::take(const Deliver& deliver, uint64_t told_until_ns) {
     if (told_until_ns != 0)
       for (auto& [pid, process] : processes_) process.reader->told_until(told_until_ns);
     taken_.clear();
-    out_.swap_bytes(taken_);
+    last_ns = out_.take(taken_);
     taken_marks_.clear();
-    marks_.swap_bytes(taken_marks_);
+    last_mark_ns = marks_.take(taken_marks_);
   }
-  RecordBuffer::for_each(taken_, deliver);
-  RecordBuffer::for_each(taken_marks_, deliver);
+  if (!taken_.empty()) deliver(taken_, last_ns);
+  if (!taken_marks_.empty()) deliver(taken_marks_, last_mark_ns);
 }
 
 void Observer::stop(const Deliver& deliver) {

@@ -23,13 +23,23 @@ class RecordBuffer {
     record.h.cpu = cpu_;
     record.h.pid = pid;
     record.h.tid = 0;
+    in_order_ &= time_ns >= last_ns_;
+    last_ns_ = time_ns;
     const auto* begin = reinterpret_cast<const std::byte*>(&record);
     bytes_.insert(bytes_.end(), begin, begin + sizeof(Record));
   }
   // A lane of its own among those of the CPUs.
   void set_lane(uint32_t cpu) { cpu_ = cpu; }
   size_t bytes() const { return bytes_.size(); }
-  void swap_bytes(std::vector<std::byte>& other) { bytes_.swap(other); }
+  // All of it, for the empty `bytes` with its room. Returns the time of the last record, if they are in
+  // order of time; else 0.
+  uint64_t take(std::vector<std::byte>& bytes) {
+    bytes_.swap(bytes);
+    const uint64_t last_ns = in_order_ ? last_ns_ : 0;
+    in_order_ = true;
+    last_ns_ = 0;
+    return last_ns;
+  }
 
   template <typename F>
   static void for_each(std::span<const std::byte> bytes, F&& f) {
@@ -42,6 +52,8 @@ class RecordBuffer {
 
  private:
   std::vector<std::byte> bytes_;
+  uint64_t last_ns_ = 0;
+  bool in_order_ = true;
   uint32_t cpu_ = 0;
 };
 
