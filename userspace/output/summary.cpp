@@ -74,7 +74,9 @@ void SummarySink::on_operation(const Operation& operation) {
 SummarySink::QueuePairRow& SummarySink::row_of(const Operation& operation) {
   if (!operation.qp) return shared_row_;
   // The row holds the description that it was last seen with, so an equal pointer is the same one.
-  if (last_row_ && last_row_->qp == operation.qp) return *last_row_;
+  const auto place = reinterpret_cast<uintptr_t>(operation.qp.get());
+  QueuePairRow*& recent = recent_rows_[(place >> 4 ^ place >> 12) % recent_rows_.size()];
+  if (recent && recent->qp == operation.qp) return *recent;
   const QueuePair& qp = *operation.qp;
   const Key key{qp.device, qp.qp_num, qp.life, qp.pid};
   auto found = rows_.find(key);
@@ -86,7 +88,7 @@ SummarySink::QueuePairRow& SummarySink::row_of(const Operation& operation) {
   row.qp = operation.qp;
   row.pid = operation.pid;
   if (!operation.comm.empty()) row.comm = operation.comm;
-  last_row_ = &row;
+  recent = &row;
   return row;
 }
 

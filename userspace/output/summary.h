@@ -103,8 +103,9 @@ class SummarySink final : public OperationSink {
   std::array<Tally, kOpcodes> opcodes_;
   std::map<Key, QueuePairRow> rows_;
   QueuePairRow shared_row_;  // of queue pairs beyond the limit, and of SRQ posts without one
-  // The last operation's row: operations come in runs.
-  QueuePairRow* last_row_ = nullptr;
+  // Rows that operations were found to belong to, by the place of their description: many queue pairs are in
+  // use at once.
+  std::array<QueuePairRow*, 256> recent_rows_{};
 };
 
 // One line of live totals, at most `width` columns: what happened since `before`, `seconds` ago.
