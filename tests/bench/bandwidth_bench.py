@@ -3,7 +3,8 @@
 """bench bandwidth: what tracing adds to each post, and takes from the bandwidth, of a NIC of 400 Gb/s with messages of
 64 KiB: one every 1.3 us.
 
-The emulated device keeps that pace and moves no payload. Job and device share one core, sigmatrace has the others."""
+The emulated device keeps that pace and moves no payload. Job and device share one core, sigmatrace has the others. Some
+five minutes: what is judged gets most of the rounds."""
 import os
 import sys
 
@@ -14,6 +15,8 @@ from paired import WAYS, SideBySide, judge, row  # noqa: E402
 GBPS, BYTES, QUEUES = 400, 64 * 1024, 4
 MESSAGE_NS = BYTES * 8 / GBPS
 TOLERANCE = 0.013
+SECONDS = 240
+COMPARED = ("probe_ring", "probe_probe", "preload")  # told, not judged
 
 
 def main():
@@ -21,7 +24,7 @@ def main():
     cores = traced_job.find_cores()
     row("bandwidth.core_to_core", cores.distance_ns, "ns", reason=cores.why)
     with SideBySide(cores, WAYS, queues=QUEUES, size=BYTES, gbps=GBPS) as modes:
-        results = modes.compare(240, signaled=1)
+        results = modes.compare(SECONDS, known=0, sparse=COMPARED, signaled=1)
     for way, compared in results.items():
         rate = compared.absolute["rate"].median
         row(f"bandwidth.{way}.rate", rate * BYTES * 8 / 1e9, "Gb/s")

@@ -23,7 +23,9 @@ WAYS = {
     "probe_probe": ("--posts", "probe", "--completions", "probe"),
     "preload": None,
 }
-LEAST_ROUNDS = 21
+LEAST_ROUNDS = 9
+RUN_SECONDS = 0.15
+SPARSE = 4  # ways that are only told of run in every so many rounds
 UNSTEADY = "the machine is too unsteady to resolve it"
 
 
@@ -37,6 +39,7 @@ class Estimate:
     median: float
     low: float   # low..high: 95% confidence
     high: float
+    count: int
 
     @staticmethod
     def of(values):
@@ -46,11 +49,11 @@ class Estimate:
         reach = 0.98 * math.sqrt(count)
         low = max(0, math.floor(count / 2 - reach))
         high = min(count - 1, math.ceil(count / 2 + reach))
-        return Estimate(statistics.median(values), values[low], values[high])
+        return Estimate(statistics.median(values), values[low], values[high], count)
 
     @property
     def spread(self):
-        return f"95%: {self.low:.4g} to {self.high:.4g}"
+        return f"95% of {self.count}: {self.low:.4g} to {self.high:.4g}"
 
 
 def judge(name, estimate, unit, at_least=None, at_most=None, why_not=""):
@@ -119,33 +122,37 @@ class SideBySide:
     def untraced(self, **request):
         return self.jobs[self.ways[0]].run(**request)
 
-    def compare(self, seconds, known=0.003, **request):
-        """Rounds until the ratios of rate of all are known to that part, LEAST_ROUNDS or more, about `seconds` long."""
+    def compare(self, seconds, known=0.002, sparse=(), **request):
+        """Rounds for `seconds`, or until the rates' ratios of all but the `sparse` ways are known to that part; but
+        LEAST_ROUNDS. A sparse way runs in every SPARSE-th round only."""
+        request.setdefault("seconds", RUN_SECONDS)
         for job in self.jobs.values():
             job.run(**request)
-        results = {way: [] for way in self.ways}
-        deadline, count = time.monotonic() + seconds, 0
-        while count < LEAST_ROUNDS or (time.monotonic() < deadline and not self.is_known(results, known)):
-            for n in range(len(self.ways)):
-                way = self.ways[(n + count) % len(self.ways)]
+        rounds = []  # of each the results by way
+        deadline = time.monotonic() + seconds
+        while len(rounds) < LEAST_ROUNDS or (time.monotonic() < deadline and not self.is_known(rounds, known, sparse)):
+            count = len(rounds)
+            ways = [way for way in self.ways if way not in sparse or count % SPARSE == 0]
+            rounds.append({})
+            for n in range(len(ways)):
+                way = ways[(n + count) % len(ways)]
                 self.settle()
-                results[way].append(self.jobs[way].run(**request))
-            count += 1
-            if time.monotonic() > deadline and count >= 5:
-                break
-        return {way: self.compared(results, way) for way in self.ways}
+                rounds[-1][way] = self.jobs[way].run(**request)
+        return {way: self.compared(rounds, way) for way in self.ways}
 
-    def series(self, results, way, figure, combine):
-        first = results[self.ways[0]]
-        return Estimate.of([combine(getattr(one, figure), getattr(base, figure)) for one, base in zip(results[way], first)])
+    def series(self, rounds, way, figure, combine):
+        return Estimate.of([combine(getattr(results[way], figure), getattr(results[self.ways[0]], figure))
+                            for results in rounds if way in results])
 
-    def is_known(self, results, known):
+    def is_known(self, rounds, known, sparse):
         for way in self.ways[1:]:
-            ratio = self.series(results, way, "rate", lambda one, base: one / base)
+            if way in sparse:
+                continue
+            ratio = self.series(rounds, way, "rate", lambda one, base: one / base)
             if (ratio.high - ratio.low) / 2 > known * ratio.median:
                 return False
         return True
 
-    def compared(self, results, way):
-        return Compared(*({figure: self.series(results, way, figure, combine) for figure in self.FIGURES} for combine in
+    def compared(self, rounds, way):
+        return Compared(*({figure: self.series(rounds, way, figure, combine) for figure in self.FIGURES} for combine in
                           (lambda one, base: one, lambda one, base: one / base, lambda one, base: one - base)))

@@ -171,7 +171,7 @@ class CpuUse:
 
 class Tracer:
     def __init__(self, job, options, output, cores):
-        """Attached when this returns. `output`: a trace directory, or None."""
+        """Attached when this returns. `output`: a trace directory, a CSV file (NAME.csv), or None."""
         self.output, self.said = output, b""
         words = [SIGMATRACE, "attach", "--pid", str(job.process.pid), "--budget", "off", "--ring-size", "64M", *options]
         if output:
@@ -212,7 +212,8 @@ class Tracer:
             raise Failed(f"sigmatrace failed:\n{self.said.decode()}")
         if not self.output:
             return None
-        with open(os.path.join(self.output, "meta.json"), encoding="utf-8") as file:
+        side = f"{self.output}.meta.json" if self.output.endswith(".csv") else os.path.join(self.output, "meta.json")
+        with open(side, encoding="utf-8") as file:
             return json.load(file)
 
     def __enter__(self):
