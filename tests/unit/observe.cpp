@@ -462,6 +462,21 @@ TEST_CASE("observe: completions are read in order, each once, in entries of 64 a
   }
 }
 
+TEST_CASE("observe: how far each queue pair has come, by one pass over completions of all (seeded)") {
+  std::mt19937 random(7);
+  constexpr uint32_t kQueues = 300;  // more than have places of their own
+  std::vector<uint64_t> posted(kQueues), last(kQueues);
+  sigma::ReachedIndices reached;
+  for (uint64_t& each : posted) each = 1'000'000 + random() % 200'000;
+  for (int i = 0; i < 20'000; ++i) {
+    const uint32_t queue = random() % (kQueues - 1);  // one has no entry
+    // The first may be behind what was known; from one to the next there is less than a ring.
+    last[queue] = last[queue] == 0 ? posted[queue] + random() % 60'000 - 30'000 : last[queue] + 1 + random() % 32'768;
+    reached.add(7 * queue, static_cast<uint16_t>(last[queue]));
+  }
+  for (uint32_t queue = 0; queue < kQueues; ++queue) CHECK(reached.of(7 * queue, posted[queue]) == last[queue]);
+}
+
 TEST_CASE("observe: overwritten completions are counted by the consumer's index") {
   WatchedCq watched(32, 64, true);
   watched.ring.complete(0);
