@@ -102,11 +102,14 @@ TEST_CASE("reorder takes runs whole, merges them, and gives their room back") {
   f.reorder.push(record(25, 0, 25));
   bytes = run({30, 40, 60});
   f.reorder.push_run(bytes, 60);
-  bytes = run({55, 70, 65});  // in no order, and older than the lane's newest
+  bytes = run({62, 70, 65});  // in no order
   f.reorder.push_run(bytes, 0);
   CHECK(bytes.empty());
+  bytes = run({55, 66});  // begins before the lane's newest
+  f.reorder.push_run(bytes, 66);
+  CHECK(bytes.empty());
   f.reorder.push(record(50, 3, 50));
-  CHECK(f.reorder.held_bytes() == 11 * sizeof(sigma_post));
+  CHECK(f.reorder.held_bytes() == 13 * sizeof(sigma_post));
   f.reorder.release(145);
   bytes = run({44, 46});  // begins too late
   f.reorder.push_run(bytes, 46);
@@ -115,7 +118,7 @@ TEST_CASE("reorder takes runs whole, merges them, and gives their room back") {
   f.reorder.flush();
   std::vector<uint64_t> times;
   for (const Seen& s : f.seen) times.push_back(s.time_ns);
-  CHECK(times == std::vector<uint64_t>{10, 20, 25, 30, 30, 40, 44, 46, 50, 55, 60, 65, 70});
+  CHECK(times == std::vector<uint64_t>{10, 20, 25, 30, 30, 40, 44, 46, 50, 55, 60, 62, 65, 66, 70});
   CHECK(f.reorder.held_bytes() == 0);
   f.reorder.push_run(bytes = run({200}), 200);
   CHECK(bytes.capacity() >= 3 * sizeof(sigma_post));

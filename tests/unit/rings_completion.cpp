@@ -426,6 +426,48 @@ TEST_CASE("model: completions of plain rings") {
   CHECK(total.unstable > 100);
 }
 
+TEST_CASE("a run ends before what is not whole, not there, or no ordinary entry") {
+  const CompletionRing ring{8, 64};
+  std::vector<std::byte> memory(8 * 64);
+  const auto put = [&](size_t slot, const CqeFields& fields, uint8_t owner) {
+    const CqeBytes bytes = image_of(fields, owner);
+    std::copy(bytes.begin(), bytes.end(), memory.begin() + static_cast<long>(slot * 64));
+  };
+  const auto run_of = [&](const std::vector<std::byte>& again, size_t room = 8) {
+    CompletionCursor cursor;
+    cursor.next = 1;
+    std::vector<Cqe> run(room);
+    const size_t taken = next_run(ring, cursor, 0, RingBytes(memory), RingBytes(again), run);
+    CHECK(cursor.next == 1 + taken);
+    CHECK(cursor.has_anchor == (taken > 0));
+    for (size_t i = 0; i < taken; ++i) CHECK(run[i].wqe_counter == i + 1);
+    return taken;
+  };
+  for (uint16_t slot = 0; slot < 8; ++slot) put(slot, {.wqe_counter = slot}, 0);
+  CHECK(run_of(memory) == 7);
+  CHECK(run_of(memory, 3) == 3);
+  for (size_t byte = 4 * 64; byte < 5 * 64; ++byte) {
+    auto again = memory;
+    again[byte] ^= std::byte{1};
+    CHECK(run_of(again) == 3);
+  }
+  const auto four = memory;
+  for (const CqeFields& other : {CqeFields{.opcode = MLX5_CQE_INVALID}, CqeFields{.opcode = MLX5_CQE_RESIZE_CQ}}) {
+    put(4, other, 0);
+    CHECK(run_of(memory) == 3);
+  }
+  put(4, {.wqe_counter = 4}, 1);  // of another lap
+  CHECK(run_of(memory) == 3);
+  put(4, {.wqe_counter = 4}, 0);
+  memory[4 * 64 + 63] |= std::byte{3 << 2};  // compressed
+  CHECK(run_of(memory) == 3);
+  std::fill_n(memory.begin() + 4 * 64, 64, std::byte{});
+  CHECK(run_of(memory) == 3);
+  memory = four;
+  memory.resize(6 * 64);
+  CHECK(run_of(memory) == 5);
+}
+
 TEST_CASE("model: completions of compressed rings, also unzipped in place") {
   for (const CqLayout layout : {CqLayout::compressed_basic, CqLayout::compressed_enhanced})
     for (const bool counts_laps : {true, false}) {
