@@ -71,26 +71,27 @@ struct Heard {
   uint64_t seen = 0, missed = 0;
 
   void take(RecordBuffer& out) {
-    std::vector<std::byte> bytes;
-    out.take(bytes);
-    RecordBuffer::for_each(bytes, [&](std::span<const std::byte> record) {
-      switch (reinterpret_cast<const sigma_header*>(record.data())->type) {
-        case SIGMA_RING_POST:
-          posts.push_back(*reinterpret_cast<const sigma_ring_post*>(record.data()));
-          seen += posts.back().blocks;
-          break;
-        case SIGMA_RING_GAP:
-          gaps.push_back(*reinterpret_cast<const sigma_ring_gap*>(record.data()));
-          missed += gaps.back().count;
-          break;
-        case SIGMA_RING_COMPLETION:
-          completions.push_back(*reinterpret_cast<const sigma_ring_completion*>(record.data()));
-          break;
-        case SIGMA_RING:
-          states.push_back(*reinterpret_cast<const sigma_ring*>(record.data()));
-          break;
-      }
-    });
+    std::vector<RecordBuffer::Run> runs;
+    out.take(runs);
+    for (const RecordBuffer::Run& run : runs) RecordBuffer::for_each(run.bytes, [&](auto record) { hear(record); });
+  }
+  void hear(std::span<const std::byte> record) {
+    switch (reinterpret_cast<const sigma_header*>(record.data())->type) {
+      case SIGMA_RING_POST:
+        posts.push_back(*reinterpret_cast<const sigma_ring_post*>(record.data()));
+        seen += posts.back().blocks;
+        break;
+      case SIGMA_RING_GAP:
+        gaps.push_back(*reinterpret_cast<const sigma_ring_gap*>(record.data()));
+        missed += gaps.back().count;
+        break;
+      case SIGMA_RING_COMPLETION:
+        completions.push_back(*reinterpret_cast<const sigma_ring_completion*>(record.data()));
+        break;
+      case SIGMA_RING:
+        states.push_back(*reinterpret_cast<const sigma_ring*>(record.data()));
+        break;
+    }
   }
   // Likewise, where the place may be rounds of 65,536 off.
   void check_places() const {

@@ -142,7 +142,7 @@ void Tracer::start_observer() {
 // Our own records take the same way as those of the ring.
 void Tracer::push(std::span<const std::byte> record) { reorder_.push(record); }
 Observer::Deliver Tracer::push_run() {
-  return [this](std::vector<std::byte>& records, uint64_t last_ns) { reorder_.push_run(records, last_ns); };
+  return [this](RecordBuffer::Run& run) { reorder_.push_run(run.bytes, run.last_ns); };
 }
 
 void Tracer::on_ring_record(std::span<const std::byte> record) {

@@ -281,7 +281,6 @@ void Observer::set_probed(uint32_t pid, bool probed, const char* reason) {
 }
 
 void Observer::take(const Deliver& deliver, uint64_t told_until_ns) {
-  uint64_t last_ns = 0, last_mark_ns = 0;
   {
     ++waiting_;
     const std::lock_guard lock(mutex_);
@@ -289,13 +288,11 @@ void Observer::take(const Deliver& deliver, uint64_t told_until_ns) {
     apply_explanations();
     if (told_until_ns != 0)
       for (auto& [pid, process] : processes_) process.reader->told_until(told_until_ns);
-    taken_.clear();
-    last_ns = out_.take(taken_);
-    taken_marks_.clear();
-    last_mark_ns = marks_.take(taken_marks_);
+    out_.take(taken_);
+    marks_.take(taken_marks_);
   }
-  if (!taken_.empty()) deliver(taken_, last_ns);
-  if (!taken_marks_.empty()) deliver(taken_marks_, last_mark_ns);
+  for (RecordBuffer::Run& run : taken_) deliver(run);
+  for (RecordBuffer::Run& run : taken_marks_) deliver(run);
 }
 
 void Observer::stop(const Deliver& deliver) {

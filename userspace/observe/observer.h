@@ -3,7 +3,7 @@
 //
 //   auto observer = std::make_unique<Observer>(options);
 //   observer->on_uverbs(record);             // what the ring buffer brings, in its order
-//   observer->take([&](auto& records, uint64_t last_ns) { ... }, 0)  // what was read meanwhile
+//   observer->take([&](RecordBuffer::Run& run) { ... }, 0)  // what was read meanwhile
 //
 // All calls by one thread, the tracer's; a lock parts it from the looks, which take some 10 us. A
 // look that began before take() has ended when it returns: no record with an earlier time follows.
@@ -76,9 +76,8 @@ class Observer : private Directory::Events {
   // those only that no probe explains.
   void set_probed(uint32_t pid, bool probed, const char* reason);
 
-  // Records of one lane, back to back as RecordBuffer has them; `last_ns`: of the last one, if they are in
-  // order of time, else 0. Who is told may keep the bytes, for others that are empty.
-  using Deliver = std::function<void(std::vector<std::byte>& records, uint64_t last_ns)>;
+  // Who is told may keep the bytes, for others that are empty.
+  using Deliver = std::function<void(RecordBuffer::Run& run)>;
   // `told_until_ns`: the ring buffer was empty at this time or later, so that on_post() has had all
   // posts before it; 0: it was not.
   void take(const Deliver& deliver, uint64_t told_until_ns);
@@ -137,7 +136,7 @@ class Observer : private Directory::Events {
   // What looks give, and what commands do: these tell of the past. A lane each keeps both in order
   // of time.
   RecordBuffer out_, marks_;
-  std::vector<std::byte> taken_, taken_marks_;
+  std::vector<RecordBuffer::Run> taken_, taken_marks_;
   std::vector<Explained> explained_;
   std::map<RingOwner, uint32_t> last_poster_;
   uint64_t cpu_checked_ns_ = 0, cpu_used_ns_ = 0;

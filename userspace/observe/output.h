@@ -14,6 +14,12 @@ namespace sigma {
 
 class RecordBuffer {
  public:
+  // Records of one lane. `last_ns`: of the last of them, if they are in order of time; else 0.
+  struct Run {
+    std::vector<std::byte> bytes;
+    uint64_t last_ns = 0;
+  };
+
   template <typename Record>
   void add(Record& record, sigma_record_type type, uint32_t pid, uint64_t time_ns) {
     static_assert(sizeof(Record) % 8 == 0);
@@ -23,22 +29,27 @@ class RecordBuffer {
     record.h.cpu = cpu_;
     record.h.pid = pid;
     record.h.tid = 0;
-    in_order_ &= time_ns >= last_ns_;
-    last_ns_ = time_ns;
+    if (runs_.empty() || runs_.back().bytes.size() + sizeof(Record) > kRunBytes) begin_run();
+    Run& run = runs_.back();
+    in_order_ &= time_ns >= newest_ns_;
+    newest_ns_ = time_ns;
+    run.last_ns = in_order_ ? time_ns : 0;
     const auto* begin = reinterpret_cast<const std::byte*>(&record);
-    bytes_.insert(bytes_.end(), begin, begin + sizeof(Record));
+    run.bytes.insert(run.bytes.end(), begin, begin + sizeof(Record));
+    bytes_ += sizeof(Record);
   }
   // A lane of its own among those of the CPUs.
   void set_lane(uint32_t cpu) { cpu_ = cpu; }
-  size_t bytes() const { return bytes_.size(); }
-  // All of it, for the empty `bytes` with its room. Returns the time of the last record, if they are in
-  // order of time; else 0.
-  uint64_t take(std::vector<std::byte>& bytes) {
-    bytes_.swap(bytes);
-    const uint64_t last_ns = in_order_ ? last_ns_ : 0;
-    in_order_ = true;
-    last_ns_ = 0;
-    return last_ns;
+  size_t bytes() const { return bytes_; }
+  // All of it, in place of what is in `runs`, whose room is used again.
+  void take(std::vector<Run>& runs) {
+    for (Run& used : runs) {
+      used.bytes.clear();
+      if (used.bytes.capacity() >= kRunBytes && rooms_.size() < kMaxRooms) rooms_.push_back(std::move(used.bytes));
+    }
+    runs.clear();
+    runs.swap(runs_);
+    bytes_ = 0;
   }
 
   template <typename F>
@@ -51,8 +62,25 @@ class RecordBuffer {
   }
 
  private:
-  std::vector<std::byte> bytes_;
-  uint64_t last_ns_ = 0;
+  // Small enough to stay in a cache between its writer and its reader, and never moved to grow.
+  static constexpr size_t kRunBytes = 256 * 1024;
+  static constexpr size_t kMaxRooms = 64;
+
+  void begin_run() {
+    Run& run = runs_.emplace_back();
+    if (!rooms_.empty()) {
+      run.bytes = std::move(rooms_.back());
+      rooms_.pop_back();
+    }
+    run.bytes.reserve(kRunBytes);
+    in_order_ = true;
+    newest_ns_ = 0;
+  }
+
+  std::vector<Run> runs_;
+  std::vector<std::vector<std::byte>> rooms_;  // empty
+  size_t bytes_ = 0;
+  uint64_t newest_ns_ = 0;
   bool in_order_ = true;
   uint32_t cpu_ = 0;
 };
