@@ -68,10 +68,10 @@ struct Heard {
   std::vector<sigma_ring_gap> gaps;
   std::vector<sigma_ring_completion> completions;
   std::vector<sigma_ring> states;
+  std::vector<RecordBuffer::Run> runs;  // the last ones, whose room is used again
   uint64_t seen = 0, missed = 0;
 
   void take(RecordBuffer& out) {
-    std::vector<RecordBuffer::Run> runs;
     out.take(runs);
     for (const RecordBuffer::Run& run : runs) RecordBuffer::for_each(run.bytes, [&](auto record) { hear(record); });
   }

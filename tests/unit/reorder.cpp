@@ -88,15 +88,16 @@ TEST_CASE("reorder puts an inversion within one CPU right") {
 
 TEST_CASE("reorder takes runs whole, merges them, and gives their room back") {
   Fixture f(100);
+  constexpr size_t kSize = Reorder::kLongRunBytes / 2;
   const auto run = [](std::vector<uint64_t> times) {
-    std::vector<std::byte> bytes;
+    RecordBytes bytes;
     for (const uint64_t time : times) {
-      const auto one = record(time, 3, static_cast<uint32_t>(time));
+      const auto one = record(time, 3, static_cast<uint32_t>(time), kSize);
       bytes.insert(bytes.end(), one.begin(), one.end());
     }
     return bytes;
   };
-  std::vector<std::byte> bytes = run({10, 20, 30});
+  RecordBytes bytes = run({10, 20, 30});
   f.reorder.push_run(bytes, 30);
   CHECK(bytes.empty());
   f.reorder.push(record(25, 0, 25));
@@ -109,7 +110,7 @@ TEST_CASE("reorder takes runs whole, merges them, and gives their room back") {
   f.reorder.push_run(bytes, 66);
   CHECK(bytes.empty());
   f.reorder.push(record(50, 3, 50));
-  CHECK(f.reorder.held_bytes() == 13 * sizeof(sigma_post));
+  CHECK(f.reorder.held_bytes() == 11 * kSize + 2 * sizeof(sigma_post));
   f.reorder.release(145);
   bytes = run({44, 46});  // begins too late
   f.reorder.push_run(bytes, 46);
@@ -120,8 +121,14 @@ TEST_CASE("reorder takes runs whole, merges them, and gives their room back") {
   for (const Seen& s : f.seen) times.push_back(s.time_ns);
   CHECK(times == std::vector<uint64_t>{10, 20, 25, 30, 30, 40, 44, 46, 50, 55, 60, 62, 65, 66, 70});
   CHECK(f.reorder.held_bytes() == 0);
-  f.reorder.push_run(bytes = run({200}), 200);
-  CHECK(bytes.capacity() >= 3 * sizeof(sigma_post));
+  f.reorder.push_run(bytes = run({200, 210}), 210);
+  CHECK(bytes.empty());
+  CHECK(bytes.capacity() >= 3 * kSize);
+  bytes.assign(0, {});
+  bytes = run({220});  // too short to be worth its room
+  f.reorder.push_run(bytes, 220);
+  f.reorder.flush();
+  CHECK(f.seen.back().time_ns == 220);
 }
 
 TEST_CASE("reorder sorts any arrival within the window, losing and inventing nothing") {

@@ -30,27 +30,27 @@ Reorder::Lane& Reorder::lane_of(uint32_t cpu) {
   return lanes_[cpu];
 }
 
-std::vector<std::byte> Reorder::room() {
-  if (rooms_.empty()) return {};
-  std::vector<std::byte> room = std::move(rooms_.back());
-  rooms_.pop_back();
-  room_bytes_ -= room.capacity();
+RecordBytes Reorder::Rooms::take() {
+  if (all.empty()) return {};
+  RecordBytes room = std::move(all.back());
+  all.pop_back();
+  bytes -= room.capacity();
   return room;
 }
 
-void Reorder::keep(std::vector<std::byte>&& room) {
+void Reorder::Rooms::keep(RecordBytes&& room) {
   room.clear();
-  if (room.capacity() == 0 || room_bytes_ + room.capacity() > kMaxRoomBytes) return;
-  room_bytes_ += room.capacity();
-  rooms_.push_back(std::move(room));
+  if (bytes + room.capacity() > kMaxRoomBytes) return;
+  bytes += room.capacity();
+  all.push_back(std::move(room));
 }
 
 void Reorder::append(Lane& lane, std::span<const std::byte> record) {
-  if (lane.empty() || lane.chunks.back().bytes.size() + record.size() > kChunkBytes) {
-    lane.chunks.push_back({room()});
+  if (lane.empty() || lane.chunks.back().is_run || lane.chunks.back().bytes.size() + record.size() > kChunkBytes) {
+    lane.chunks.push_back({rooms_.take()});
     lane.chunks.back().bytes.reserve(kChunkBytes);
   }
-  std::vector<std::byte>& bytes = lane.chunks.back().bytes;
+  RecordBytes& bytes = lane.chunks.back().bytes;
   bytes.insert(bytes.end(), record.begin(), record.end());
   bytes.resize(stride(bytes.size()));
   lane.last_ns = header_at(record.data()).time_ns;
@@ -87,14 +87,15 @@ void Reorder::push(std::span<const std::byte> record) {
     insert_by_time(lane, record);
 }
 
-void Reorder::push_run(std::vector<std::byte>& records, uint64_t last_ns) {
+void Reorder::push_run(RecordBytes& records, uint64_t last_ns) {
   if (records.empty()) return;
   const sigma_header& first = header_at(records.data());
   Lane& lane = lane_of(first.cpu);
-  if (last_ns != 0 && first.time_ns >= released_ns_ && (lane.empty() || first.time_ns >= lane.last_ns)) {
-    lane.chunks.push_back({std::move(records)});
+  const bool is_long = records.size() >= kLongRunBytes;
+  if (is_long && last_ns != 0 && first.time_ns >= released_ns_ && (lane.empty() || first.time_ns >= lane.last_ns)) {
+    lane.chunks.push_back({std::move(records), true});
     lane.last_ns = last_ns;
-    records = room();
+    records = run_rooms_.take();
     return;
   }
   for (size_t at = 0; at < records.size();) {
@@ -123,7 +124,7 @@ void Reorder::pass_on(Lane& lane, uint64_t before_ns) {
       deliver_({chunk.bytes.data() + chunk.begin, header.size});
       chunk.begin += stride(header.size);
     }
-    keep(std::move(chunk.bytes));
+    (chunk.is_run ? run_rooms_ : rooms_).keep(std::move(chunk.bytes));
     lane.chunks.pop_front();
   }
 }

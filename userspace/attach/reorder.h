@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "base/huge_pages.h"
 #include "bpf/records.h"
 
 namespace sigma {
@@ -34,10 +35,10 @@ class Reorder {
   // `record` begins with a sigma_header whose size is record.size(); the caller has checked that.
   void push(std::span<const std::byte> record);
 
-  // A run of one CPU's records, back to back, each at a multiple of 8 bytes. `last_ns`: of the last of them, if
-  // they are in order of time; else 0. The bytes are taken; `records` comes back empty, with room that was
-  // used before.
-  void push_run(std::vector<std::byte>& records, uint64_t last_ns);
+  // A run of one CPU's records, back to back. `last_ns`: of the last of them, if they are in order of time; else
+  // 0. A long run is taken as it is; `records` comes back empty, with room that was used before.
+  void push_run(RecordBytes& records, uint64_t last_ns);
+  static constexpr size_t kLongRunBytes = 64 * 1024;
 
   // Passes on every record that is older than the window. `now_ns` is CLOCK_MONOTONIC, read *before*
   // the ring was drained: a record stamped earlier than that may otherwise still be in the ring.
@@ -51,7 +52,8 @@ class Reorder {
 
  private:
   struct Chunk {
-    std::vector<std::byte> bytes;
+    RecordBytes bytes;
+    bool is_run = false;
     size_t begin = 0;  // what has been passed on is before it
     bool empty() const { return begin == bytes.size(); }
   };
@@ -75,8 +77,14 @@ class Reorder {
   void append(Lane& lane, std::span<const std::byte> record);
   void insert_by_time(Lane& lane, std::span<const std::byte> record);
   void pass_on(Lane& lane, uint64_t before_ns);
-  std::vector<std::byte> room();
-  void keep(std::vector<std::byte>&& room);
+  // Empty bytes with room, to be used again: those of runs, and those of our own chunks.
+  struct Rooms {
+    std::vector<RecordBytes> all;
+    size_t bytes = 0;
+
+    RecordBytes take();
+    void keep(RecordBytes&& room);
+  };
   void release_until(uint64_t limit_ns);
 
   Deliver deliver_;
@@ -84,8 +92,7 @@ class Reorder {
   uint64_t released_ns_ = 0;
   uint64_t late_ = 0;
   std::vector<Lane> lanes_;
-  std::vector<std::vector<std::byte>> rooms_;  // empty, to be used again
-  size_t room_bytes_ = 0;
+  Rooms rooms_, run_rooms_;
 };
 
 }  // namespace sigma

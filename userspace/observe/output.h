@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/huge_pages.h"
 #include "bpf/records.h"
 
 namespace sigma {
@@ -16,7 +17,7 @@ class RecordBuffer {
  public:
   // Records of one lane. `last_ns`: of the last of them, if they are in order of time; else 0.
   struct Run {
-    std::vector<std::byte> bytes;
+    RecordBytes bytes;
     uint64_t last_ns = 0;
   };
 
@@ -62,9 +63,9 @@ class RecordBuffer {
   }
 
  private:
-  // Small enough to stay in a cache between its writer and its reader, and never moved to grow.
-  static constexpr size_t kRunBytes = 256 * 1024;
-  static constexpr size_t kMaxRooms = 64;
+  // Never moved to grow.
+  static constexpr size_t kRunBytes = kHugePageBytes;
+  static constexpr size_t kMaxRooms = 16;
 
   void begin_run() {
     Run& run = runs_.emplace_back();
@@ -78,7 +79,7 @@ class RecordBuffer {
   }
 
   std::vector<Run> runs_;
-  std::vector<std::vector<std::byte>> rooms_;  // empty
+  std::vector<RecordBytes> rooms_;  // empty
   size_t bytes_ = 0;
   uint64_t newest_ns_ = 0;
   bool in_order_ = true;
