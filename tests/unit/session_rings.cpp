@@ -15,6 +15,11 @@ struct RingRig : Rig {
   }
 
   sigma_ring_origin origin = SIGMA_RING_BY_COMMAND;
+  uint8_t tier = SIGMA_TIER_NONE;
+
+  // The records that follow are another reader's: the preloaded library reads a GPU's memory (tier 2).
+  void read_by_library() { origin = SIGMA_RING_BY_LIBRARY, tier = 2; }
+  void read_by_observer() { origin = SIGMA_RING_BY_COMMAND, tier = SIGMA_TIER_NONE; }
 
   void ring(sigma_ring_event event, uint32_t life, uint64_t first = 0, uint64_t posted = 0) {
     sigma_ring record{};
@@ -28,7 +33,7 @@ struct RingRig : Rig {
     record.event = static_cast<uint8_t>(event);
     record.origin = static_cast<uint8_t>(origin);
     record.mode = SIGMA_RING_READ;
-    record.tier = SIGMA_TIER_NONE;
+    record.tier = tier;
     send(record, SIGMA_RING, kPid);
   }
   static sigma_ring_post written(uint64_t index, bool signaled = true) {
@@ -48,7 +53,10 @@ struct RingRig : Rig {
     record.tier = SIGMA_TIER_NONE;
     return record;
   }
-  void ring_post(const sigma_ring_post& record) { send(record, SIGMA_RING_POST, kPid); }
+  void ring_post(sigma_ring_post record) {
+    record.tier = tier;
+    send(record, SIGMA_RING_POST, kPid);
+  }
   static sigma_ring_completion cqe(uint16_t counter, uint8_t status = IBV_WC_SUCCESS) {
     sigma_ring_completion record{};
     record.context = kContext;
@@ -62,7 +70,8 @@ struct RingRig : Rig {
     record.tier = SIGMA_TIER_NONE;
     return record;
   }
-  void ring_completion(const sigma_ring_completion& record) {
+  void ring_completion(sigma_ring_completion record) {
+    record.tier = tier;
     send(record, SIGMA_RING_COMPLETION, kPid);
   }
   void ring_gap(uint64_t first, uint64_t count) {
@@ -73,7 +82,7 @@ struct RingRig : Rig {
     record.number = kQp;
     record.kind = SIGMA_RING_SEND;
     record.reason = SIGMA_GAP_LAPPED;
-    record.tier = SIGMA_TIER_NONE;
+    record.tier = tier;
     send(record, SIGMA_RING_GAP, kPid);
   }
   void probe_post(uint64_t wr_id, uint32_t index, uint8_t flags = IBV_SEND_SIGNALED,
@@ -261,7 +270,7 @@ TEST_CASE("rings: entries of a life that has ended are counted and dropped") {
 
 TEST_CASE("rings: what the library tells behind a DESTROY is of the queue pair that ended") {
   RingRig rig;
-  rig.origin = SIGMA_RING_BY_LIBRARY;
+  rig.read_by_library();
   rig.ring(SIGMA_RING_BEGIN, 0);
   rig.ring_post(RingRig::written(0));
   const bool ends_first = GENERATE(false, true);
@@ -279,6 +288,74 @@ TEST_CASE("rings: what the library tells behind a DESTROY is of the queue pair t
   CHECK(counters.ring_records_stale == 1);
   CHECK(counters.qps_seen == 1);
   CHECK(counters.qps_older_than_attach == 0);
+}
+
+TEST_CASE("rings: what a second reader tells of a life is refused, whoever is the first") {
+  RingRig rig;  // the observer has begun
+  const bool library_first = GENERATE(false, true);
+  const auto first = [&] { library_first ? rig.read_by_library() : rig.read_by_observer(); };
+  const auto second = [&] { library_first ? rig.read_by_observer() : rig.read_by_library(); };
+  first();
+  if (library_first) rig.ring(SIGMA_RING_BEGIN, 0);  // the observer has told nothing: it makes room
+  rig.ring_post(RingRig::written(0));
+  rig.ring_completion(RingRig::cqe(0));
+  second();
+  rig.ring(SIGMA_RING_BEGIN, 0);
+  rig.ring_post(RingRig::written(0));
+  rig.ring_post(RingRig::written(1));
+  rig.ring_gap(1, 5);
+  rig.ring_completion(RingRig::cqe(0));
+  rig.ring_completion(RingRig::cqe(1, IBV_WC_WR_FLUSH_ERR));
+  rig.ring(SIGMA_RING_END, 0, 0, 6);
+  first();  // if it is the observer, by what BPF copied as the ring ended
+  rig.ring_post(RingRig::written(1));
+  rig.ring_completion(RingRig::cqe(1));
+  rig.ring(SIGMA_RING_END, 0, 0, 2);
+  CHECK(rig.operations.size() == 2);
+  for (const auto& operation : rig.operations) CHECK(operation.status == uint32_t{IBV_WC_SUCCESS});
+  const auto observed = rig.session.queue_pairs().at(0)->observed;
+  REQUIRE(observed);
+  CHECK(observed->posted == 2);
+  CHECK(observed->seen == 2);
+  CHECK(observed->missed == 0);
+  auto& counters = rig.finish();
+  CHECK(counters.ring_records_refused == 7);
+  CHECK(counters.ring_posts == 2);
+  CHECK(counters.ring_completions == 2);
+  CHECK(counters.errors_flushed == 0);
+  CHECK(counters.completions_without_post == 0);
+}
+
+TEST_CASE("rings: a second reader goes on where the first has ended") {
+  RingRig rig;
+  rig.ring_post(RingRig::written(0));
+  rig.ring_completion(RingRig::cqe(0));
+  rig.ring(SIGMA_RING_END, 0, 0, 1);
+  rig.read_by_library();
+  rig.ring(SIGMA_RING_BEGIN, 0, 1);
+  rig.ring_post(RingRig::written(1));
+  rig.ring_completion(RingRig::cqe(1));
+  rig.ring(SIGMA_RING_END, 0, 0, 1);
+  CHECK(rig.operations.size() == 2);
+  CHECK(rig.session.queue_pairs().at(0)->observed->posted == 2);
+  CHECK(rig.finish().ring_records_refused == 0);
+}
+
+TEST_CASE("rings: the library tells the posts, and the observer their completions") {
+  RingRig rig;  // their ring stands in host memory, where the observer reads it
+  rig.read_by_library();
+  rig.ring(SIGMA_RING_BEGIN, 0);
+  rig.ring_post(RingRig::written(0));
+  rig.read_by_observer();
+  sigma_ring_completion cqe = RingRig::cqe(0);
+  cqe.life = ~0u;  // of a send ring that it does not read
+  rig.ring_completion(cqe);
+  REQUIRE(rig.operations.size() == 1);
+  CHECK(rig.operations[0].status == uint32_t{IBV_WC_SUCCESS});
+  rig.read_by_library();
+  rig.ring_completion(RingRig::cqe(0));
+  CHECK(rig.operations.size() == 1);
+  CHECK(rig.finish().ring_records_refused == 1);
 }
 
 TEST_CASE("rings: a flush whose cause was not read infers no success") {

@@ -104,7 +104,7 @@ class Correlator {
   void complete_shared(Qp& qp, Srq* srq, const sigma_completion& wc, uint8_t flags);
   void complete_unseen(Qp* qp, const sigma_completion& wc);
 
-  bool is_of_life(Qp& qp, uint32_t life);
+  bool is_of_life(Qp& qp, RingReader reader, uint32_t life);
   bool merge(Qp& qp, const sigma_ring_post& post);
   bool take_ring_send(Qp& qp, const sigma_ring_completion& cqe, uint64_t index);
   void complete_ring_send(Qp& qp, const sigma_ring_completion& cqe);

@@ -133,7 +133,7 @@ void Objects::reset_qp(Qp& qp, uint64_t now_ns) {
 }
 
 void Objects::destroy_qp(Qp& qp, uint64_t now_ns) {
-  if (!qp.ring.active || !qp.ring.by_library || qp.ring.ended) return end_qp(qp, now_ns);
+  if (!qp.ring.active || qp.ring.reader != RingReader::library || qp.ring.ended) return end_qp(qp, now_ns);
   qp.info->destroyed_ns = now_ns;
   leave_space(qp);
 }

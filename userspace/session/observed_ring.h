@@ -40,12 +40,27 @@ class IndexRanges {
   std::deque<Range> ranges_;
 };
 
+// Who reads a ring: the observer from outside, or the preloaded library inside the job, whose thread may
+// speak of it after its DESTROY. What BPF copies as a ring ends is read by the observer and is its word:
+// the same life, the same counts.
+enum class RingReader : uint8_t { none, observer, library };
+
+// By a record's tier: queues that a GPU posts to are the library's, but for those in host memory (1).
+inline RingReader ring_reader(uint8_t tier) {
+  return tier == SIGMA_TIER_NONE || tier == 1 ? RingReader::observer : RingReader::library;
+}
+
 struct ObservedRing {
   bool active = false;       // a reader has spoken of this life
   bool completions = false;  // by rings: what polls say is known already
-  bool by_library = false;   // read inside the job, whose thread may speak of it after its DESTROY
   bool ended = false;        // nothing more is said of this life
+  bool told = false;         // its reader has told of posts, or missed some
+  // One reader for a life's posts, and one for the completions of each side (enum class Queue): the first
+  // that tells of any. What another tells would be the same once more.
+  RingReader reader = RingReader::none;
+  RingReader completions_by[2] = {};
   uint32_t life = 0;         // in the reader's counting
+  uint64_t posted_before = 0;  // by the queue pair, in lives of the ring before this one
   uint64_t latest = 0;       // index: the highest one known
   uint64_t read_until = 0;   // index: the ring has told of all before, or that they were missed
   IndexRanges probed;        // reported, and told by a probe

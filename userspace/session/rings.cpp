@@ -108,20 +108,27 @@ Pending pending_of(const sigma_ring_post& post) {
 // ---- rings --------------------------------------------------------------------------------------
 
 void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
-  if (ring.event == SIGMA_RING_BEGIN && (!qp.ring.active || qp.ring.life != ring.life)) {
+  const RingReader reader =
+      ring.origin == SIGMA_RING_BY_LIBRARY ? RingReader::library : RingReader::observer;
+  const bool begins = ring.event == SIGMA_RING_BEGIN;
+  // One that has told nothing, or no more does, makes room for another.
+  const bool free = !qp.ring.active || !qp.ring.told || qp.ring.ended;
+  if (begins && (qp.ring.reader == reader || free) &&
+      (!qp.ring.active || qp.ring.reader != reader || qp.ring.life != ring.life)) {
     give_up_waiting(qp);
     qp.ring = {};
     qp.ring.active = true;
+    qp.ring.reader = reader;
     qp.ring.life = ring.life;
     qp.ring.latest = qp.ring.read_until = ring.first;
+    qp.ring.posted_before = qp.info->observed ? qp.info->observed->posted : 0;
     // Posts that probes told of before have 16 bits of their index.
     for (size_t i = 0; i < qp.send.size(); ++i)
       if (has_index(qp.send[i]))
         qp.send[i].index = qp.ring.extend(static_cast<uint16_t>(qp.send[i].index));
     ++counters_.rings_observed;
   }
-  if (!is_of_life(qp, ring.life)) return;
-  if (ring.origin == SIGMA_RING_BY_LIBRARY) qp.ring.by_library = true;
+  if (!is_of_life(qp, reader, ring.life)) return;
   if (!qp.info->observed) qp.info->observed.emplace();
   Observed& observed = *qp.info->observed;
   observed.origin = ring.origin;
@@ -129,18 +136,23 @@ void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
   observed.initiator = initiator_of(ring.initiator);
   if (ring.tier != SIGMA_TIER_NONE) observed.tier = ring.tier;
   observed.reason.assign(ring.reason, strnlen(ring.reason, sizeof(ring.reason)));
-  if (ring.event == SIGMA_RING_BEGIN) return;
+  if (begins) return;
   if (ring.event == SIGMA_RING_END && observed.reason == SIGMA_RING_END_UNSEEN) ++counters_.ring_ends_unseen;
-  observed.posted = ring.posted;
+  observed.posted = qp.ring.posted_before + ring.posted;
   observed.modulo |= (ring.flags & SIGMA_RING_MODULO) != 0;
-  if (ring.event == SIGMA_RING_END && ring.origin == SIGMA_RING_BY_LIBRARY) qp.ring.ended = true;
+  if (ring.event == SIGMA_RING_END) qp.ring.ended = true;
 }
 
-// False: of a life that has ended; counted.
-bool Correlator::is_of_life(Qp& qp, uint32_t life) {
+// False: of a life that has ended, or by another reader than the life's; counted.
+bool Correlator::is_of_life(Qp& qp, RingReader reader, uint32_t life) {
   if (!qp.ring.active) {  // the record of its begin was lost
     qp.ring.active = true;
+    qp.ring.reader = reader;
     qp.ring.life = life;
+  }
+  if (qp.ring.reader != reader) {
+    ++counters_.ring_records_refused;
+    return false;
   }
   if (qp.ring.life == life) return true;
   ++counters_.ring_records_stale;
@@ -150,7 +162,8 @@ bool Correlator::is_of_life(Qp& qp, uint32_t life) {
 // ---- posts --------------------------------------------------------------------------------------
 
 void Correlator::on_ring_post(Qp& qp, const sigma_ring_post& post) {
-  if (!is_of_life(qp, post.life)) return;
+  if (!is_of_life(qp, ring_reader(post.tier), post.life)) return;
+  qp.ring.told = true;
   ++counters_.ring_posts;
   qp.has_operations = true;
   if (!qp.info->type && post.qp_type != 0xff) qp.info->type = post.qp_type;
@@ -220,7 +233,8 @@ void Correlator::pop(Qp& qp, Queue side) {
 }
 
 void Correlator::on_ring_gap(Qp& qp, const sigma_ring_gap& gap) {
-  if (!is_of_life(qp, gap.life)) return;
+  if (!is_of_life(qp, ring_reader(gap.tier), gap.life)) return;
+  qp.ring.told = true;
   qp.ring.latest = std::max<uint64_t>(qp.ring.latest, gap.first + gap.count);
   qp.ring.read_until = std::max<uint64_t>(qp.ring.read_until, gap.first + gap.count);
   if (!qp.info->observed) qp.info->observed.emplace();
@@ -235,12 +249,19 @@ void Correlator::on_ring_gap(Qp& qp, const sigma_ring_gap& gap) {
 // ---- completions --------------------------------------------------------------------------------
 
 void Correlator::on_ring_completion(Qp& qp, const sigma_ring_completion& cqe) {
+  const RingReader reader = ring_reader(cqe.tier);
+  RingReader& teller = qp.ring.completions_by[cqe.queue == SIGMA_QUEUE_SEND ? 0 : 1];
+  if (teller != RingReader::none && teller != reader) {
+    ++counters_.ring_records_refused;
+    return;
+  }
   if (cqe.status == IBV_WC_WR_FLUSH_ERR)
     ++counters_.errors_flushed;
   else if (cqe.status != IBV_WC_SUCCESS)
     ++counters_.errors_first;
   ++counters_.ring_completions;
-  if (cqe.life != ~0u && !is_of_life(qp, cqe.life)) return;
+  if (cqe.life != ~0u && !is_of_life(qp, reader, cqe.life)) return;
+  teller = reader;
   qp.has_operations = true;
   qp.ring.completions = true;
   if (cqe.queue == SIGMA_QUEUE_SEND)
