@@ -4,12 +4,12 @@
  * that was registered before (umems). Noted as the command returns, so that a queue which lives for
  * less than it takes user space to hear of it has its last look as well.
  *
- * Offsets in the firmware's commands: userspace/decode/prm.cpp, whose rows they repeat for BPF. User
- * space does what needs more.
+ * Places in the firmware's commands: prm.h. User space does what needs more.
  */
 #ifndef SIGMA_DEVX_RINGS_H
 #define SIGMA_DEVX_RINGS_H
 
+#include "bpf/prm.h"
 #include "bpf/rings.h"
 
 struct umem {
@@ -40,6 +40,15 @@ static __always_inline __u32 prm_word(struct sigma_totals* totals, __u64 command
   return __builtin_bswap32(word);
 }
 
+/* A field within one word of 32 bits. */
+static __always_inline __u32 prm_bits(struct sigma_totals* totals, __u64 command, __u32 bit, __u32 width) {
+  __u32 word = prm_word(totals, command, bit / 32 * 4) >> (32 - bit % 32 - width);
+  return width == 32 ? word : word & ((1u << width) - 1);
+}
+#define PRM(totals, command, place) prm_bits(totals, command, place)
+#define PRM_BYTE_(bit, width) ((bit) / 8)
+#define PRM_BYTE(place) PRM_BYTE_(place)
+
 /* The address of `bytes` at an offset (64 bits at `offset_at`) in a umem (32 bits at `id_at`); 0: not
  * in memory that was seen being registered. */
 static __noinline __u64 umem_place(const struct sigma_ring_key* object, __u64 command, __u32 id_at,
@@ -56,14 +65,9 @@ static __noinline __u64 umem_place(const struct sigma_ring_key* object, __u64 co
   return umem->addr + offset;
 }
 
-enum {
-  kCqContext = 0x10,
-  kQpContext = 0x18,
-};
-
 /* What kind of ring a firmware command makes; 0: none. */
 static __always_inline __u32 devx_ring_kind(struct sigma_totals* totals, __u64 command) {
-  __u32 opcode = prm_word(totals, command, 0) >> 16;
+  __u32 opcode = PRM(totals, command, SIGMA_PRM_OPCODE);
   if (opcode == SIGMA_PRM_CREATE_CQ) return SIGMA_RING_CQ;
   return opcode == SIGMA_PRM_CREATE_QP ? SIGMA_RING_SEND : 0;
 }
@@ -75,27 +79,31 @@ static __noinline int place_devx_ring(const struct sigma_ring_key* object, __u64
   if (!totals || !object || !slot) return 0;
   __u64 ring = 0, doorbell = 0;
   if (slot->kind == SIGMA_RING_CQ) {
-    __u32 flags = prm_word(totals, command, kCqContext);
-    __u32 entries = 1u << (prm_word(totals, command, kCqContext + 0xc) >> 24 & 0x1f);
-    slot->stride = flags >> 21 & 7 ? 128 : 64;
-    ring = umem_place(object, command, 0x58, 0x50, (__u64)entries * slot->stride);
-    doorbell = umem_place(object, command, kCqContext + 4, kCqContext + 0x38, 8);
-    slot->entries = flags >> 20 & 1 ? 1 : entries; /* collapsed: all stand in the first */
+    __u32 entries = 1u << PRM(totals, command, SIGMA_PRM_CQ_LOG_ENTRIES);
+    slot->stride = PRM(totals, command, SIGMA_PRM_CQ_ENTRY_SIZE) ? 128 : 64;
+    ring = umem_place(object, command, PRM_BYTE(SIGMA_PRM_CQ_UMEM_ID), PRM_BYTE(SIGMA_PRM_CQ_UMEM_OFFSET),
+                      (__u64)entries * slot->stride);
+    doorbell = umem_place(object, command, PRM_BYTE(SIGMA_PRM_CQ_DOORBELL_UMEM_ID),
+                          PRM_BYTE(SIGMA_PRM_CQ_DOORBELL_OFFSET), 8);
+    /* Collapsed: all stand in the first. */
+    slot->entries = PRM(totals, command, SIGMA_PRM_CQ_COLLAPSED) ? 1 : entries;
   } else {
-    __u32 sizes = prm_word(totals, command, kQpContext + 8);
-    __u32 type = prm_word(totals, command, kQpContext + 0xac) >> 24 & 7;
-    __u32 log_receives = sizes >> 19 & 0xf;
+    __u32 log_receives = PRM(totals, command, SIGMA_PRM_QP_LOG_RECEIVES);
     /* The send ring stands behind the receive ring, if the queue pair has one of its own. */
-    __u64 before = type == 0 && log_receives ? 16ull << (log_receives + (sizes >> 16 & 7)) : 0;
-    slot->cq[0] = cq_slot_of(object->tgid, object->ucontext,
-                             prm_word(totals, command, kQpContext + 0x7c));
-    slot->cq[1] = cq_slot_of(object->tgid, object->ucontext,
-                             prm_word(totals, command, kQpContext + 0x9c));
+    __u64 before = 0;
+    if (log_receives && !PRM(totals, command, SIGMA_PRM_QP_RECEIVES_BY))
+      before = 16ull << (log_receives + PRM(totals, command, SIGMA_PRM_QP_LOG_RECEIVE_SIZE));
+    slot->cq[0] = cq_slot_of(object->tgid, object->ucontext, PRM(totals, command, SIGMA_PRM_QP_SEND_CQN));
+    slot->cq[1] = cq_slot_of(object->tgid, object->ucontext, PRM(totals, command, SIGMA_PRM_QP_RECV_CQN));
     slot->stride = 64;
-    slot->entries = sizes >> 15 & 1 ? 0 : 1u << (sizes >> 11 & 0xf);
-    ring = umem_place(object, command, 0x108, 0x100, before + (__u64)slot->entries * 64);
+    slot->entries = 0;
+    if (!PRM(totals, command, SIGMA_PRM_QP_NO_SEND_RING))
+      slot->entries = 1u << PRM(totals, command, SIGMA_PRM_QP_LOG_BLOCKS);
+    ring = umem_place(object, command, PRM_BYTE(SIGMA_PRM_QP_UMEM_ID), PRM_BYTE(SIGMA_PRM_QP_UMEM_OFFSET),
+                      before + (__u64)slot->entries * 64);
     if (ring) ring += before;
-    doorbell = umem_place(object, command, kQpContext + 0xe4, kQpContext + 0xa0, 8);
+    doorbell = umem_place(object, command, PRM_BYTE(SIGMA_PRM_QP_DOORBELL_UMEM_ID),
+                          PRM_BYTE(SIGMA_PRM_QP_DOORBELL_OFFSET), 8);
   }
   slot->doorbell_addr = doorbell;
   /* Without a doorbell record user space has to find a way. */

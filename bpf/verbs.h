@@ -281,10 +281,6 @@ enum {
   SIGMA_IBV_QPS_RESET = 0,
   SIGMA_IBV_QPS_INIT = 1,
   SIGMA_IBV_QPT_RAW_PACKET = 8,
-  SIGMA_PRM_CREATE_CQ = 0x400, /* opcodes of firmware commands */
-  SIGMA_PRM_CREATE_QP = 0x500,
-  SIGMA_PRM_RST2INIT_QP = 0x502,
-  SIGMA_PRM_2RST_QP = 0x50a,
 };
 
 /* struct mlx5_ib_create_qp and mlx5_ib_create_cq (rdma/mlx5-abi.h), as far as they are read. */

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "bpf/prm.h"
+
 namespace sigma {
 namespace {
 
@@ -118,7 +120,8 @@ void place_offset(F& facts, uint64_t offset) {
 }
 
 // Contexts begin in a command at:
-constexpr uint16_t kCqContext = 0x10, kQpContext = 0x18, kDctContext = 0x10, kRmpWq = 0x20 + 0x30;
+constexpr uint16_t kCqContext = SIGMA_PRM_CQC, kQpContext = SIGMA_PRM_QPC, kDctContext = 0x10,
+                   kRmpWq = 0x20 + 0x30;
 constexpr uint16_t kPath = kQpContext + 0x18;  // primary address path
 
 constexpr Field cqc(Field field) {
@@ -138,40 +141,40 @@ constexpr Field wq(Field field) {
 }
 
 constexpr Row kCreateCq[] = {
-    {at_byte(0x58, 32), place_id<&F::ring>},
+    {{SIGMA_PRM_CQ_UMEM_ID}, place_id<&F::ring>},
     {{0x5c * 8, 1}, place_valid<&F::ring>},
-    {at_byte(0x50, 64), place_offset<&F::ring>},
-    {cqc(at_byte(4, 32)), place_id<&F::doorbell>},
+    {{SIGMA_PRM_CQ_UMEM_OFFSET}, place_offset<&F::ring>},
+    {{SIGMA_PRM_CQ_DOORBELL_UMEM_ID}, place_id<&F::doorbell>},
     {cqc({6, 1}), place_valid<&F::doorbell>},
-    {cqc(at_byte(0x38, 64)), place_offset<&F::doorbell>},
-    {cqc({8, 3}), store_cqe_size},
-    {cqc({11, 1}), store<&F::collapsed>},
+    {{SIGMA_PRM_CQ_DOORBELL_OFFSET}, place_offset<&F::doorbell>},
+    {{SIGMA_PRM_CQ_ENTRY_SIZE}, store_cqe_size},
+    {{SIGMA_PRM_CQ_COLLAPSED}, store<&F::collapsed>},
     {cqc({14, 1}), store<&F::overrun_ignore>},
     {cqc({17, 1}), store_compressed},
     {cqc({18, 2}), store<&F::mini_format>},
     {cqc({25, 7}), store_layout},
     {cqc({94, 2}), store<&F::timestamp_format>},
-    {cqc({99, 5}), store_log<&F::cq_entries>},
+    {{SIGMA_PRM_CQ_LOG_ENTRIES}, store_log<&F::cq_entries>},
     {cqc(at_byte(0xd, 24)), store<&F::uar_page>},
     {cqc(at_byte(0x17, 8)), store<&F::eqn>},
 };
 
 constexpr Row kCreateQp[] = {
-    {at_byte(0x108, 32), place_id<&F::ring>},
+    {{SIGMA_PRM_QP_UMEM_ID}, place_id<&F::ring>},
     {{0x10c * 8, 1}, place_valid<&F::ring>},
-    {at_byte(0x100, 64), place_offset<&F::ring>},
-    {qpc(at_byte(0xe4, 32)), place_id<&F::doorbell>},
+    {{SIGMA_PRM_QP_UMEM_OFFSET}, place_offset<&F::ring>},
+    {{SIGMA_PRM_QP_DOORBELL_UMEM_ID}, place_id<&F::doorbell>},
     {qpc({1667, 1}), place_valid<&F::doorbell>},
-    {qpc(at_byte(0xa0, 64)), place_offset<&F::doorbell>},
+    {{SIGMA_PRM_QP_DOORBELL_OFFSET}, place_offset<&F::doorbell>},
     {qpc(at_byte(1, 8)), store_service},
     {qpc(at_byte(5, 24)), store<&F::pd>},
-    {qpc({81, 4}), store_log<&F::sq_blocks>},
-    {qpc({80, 1}), store_no_sq},
+    {{SIGMA_PRM_QP_LOG_BLOCKS}, store_log<&F::sq_blocks>},
+    {{SIGMA_PRM_QP_NO_SEND_RING}, store_no_sq},
     {qpc({88, 2}), store<&F::timestamp_format>},
     {qpc(at_byte(0xd, 24)), store<&F::uar_page>},
     {qpc(at_byte(0x11, 24)), store<&F::user_index>},
-    {qpc(at_byte(0x7d, 24)), store<&F::send_cqn>},
-    {qpc(at_byte(0x9d, 24)), store<&F::recv_cqn>},
+    {{SIGMA_PRM_QP_SEND_CQN}, store<&F::send_cqn>},
+    {{SIGMA_PRM_QP_RECV_CQN}, store<&F::recv_cqn>},
     {qpc(at_byte(0xad, 24)), store_if<&F::srqn>},
 };
 
@@ -244,27 +247,27 @@ struct Command {
   int to_state = -1;
 };
 constexpr Command kCommands[] = {
-    {0x400, PrmObject::cq, PrmAction::create, kCreateCq},
-    {0x500, PrmObject::qp, PrmAction::create, kCreateQp},
-    {0x502, PrmObject::qp, PrmAction::modify, kRst2Init, IBV_QPS_INIT},
+    {SIGMA_PRM_CREATE_CQ, PrmObject::cq, PrmAction::create, kCreateCq},
+    {SIGMA_PRM_CREATE_QP, PrmObject::qp, PrmAction::create, kCreateQp},
+    {SIGMA_PRM_RST2INIT_QP, PrmObject::qp, PrmAction::modify, kRst2Init, IBV_QPS_INIT},
     {0x503, PrmObject::qp, PrmAction::modify, kInit2Rtr, IBV_QPS_RTR},
     {0x504, PrmObject::qp, PrmAction::modify, kRtr2Rts, IBV_QPS_RTS},
     {0x507, PrmObject::qp, PrmAction::modify, {}, IBV_QPS_ERR},
-    {0x50a, PrmObject::qp, PrmAction::modify, {}, IBV_QPS_RESET},
+    {SIGMA_PRM_2RST_QP, PrmObject::qp, PrmAction::modify, {}, IBV_QPS_RESET},
     {0x710, PrmObject::dct, PrmAction::create, kCreateDct},
     {0x90c, PrmObject::rmp, PrmAction::create, kCreateRmp},
 };
 
-constexpr Field kOpcode = at_byte(0, 16), kNumber = at_byte(9, 24);
+constexpr Field kOpcode{SIGMA_PRM_OPCODE}, kNumber{SIGMA_PRM_NUMBER};
 constexpr Field kStatus = at_byte(0, 8), kSyndrome = at_byte(4, 32);
 
 // The send queue stands behind the receive queue, if the queue pair has one of its own.
 void place_send_queue(std::span<const std::byte> command, F& facts) {
   enum : uint8_t { kRegular = 0 };  // qpc.rq_type: 1 shared, 3 none
   facts.sq_offset = 0;
-  const auto log_entries = read(command, qpc({73, 4}));
-  const auto log_stride = read(command, qpc({77, 3}));
-  const auto type = read(command, qpc({0x565, 3}));
+  const auto log_entries = read(command, {SIGMA_PRM_QP_LOG_RECEIVES});
+  const auto log_stride = read(command, {SIGMA_PRM_QP_LOG_RECEIVE_SIZE});
+  const auto type = read(command, {SIGMA_PRM_QP_RECEIVES_BY});
   if (!log_entries || !log_stride || !type || *type != kRegular || *log_entries == 0) return;
   facts.rq_entries = 1u << *log_entries;
   facts.rq_stride_bytes = 16u << *log_stride;
@@ -298,7 +301,6 @@ std::optional<PrmFacts> decode_prm(std::span<const std::byte> command,
   return facts;
 }
 
-
 std::optional<PrmFacts> decode_qp_dump(std::span<const std::byte> dump) {
   // A segment: its length in words of four bytes, its type, the object's number, then the payload.
   // Types differ between devices; the other kinds are shorter than a queue pair's context.
@@ -316,8 +318,9 @@ std::optional<PrmFacts> decode_qp_dump(std::span<const std::byte> dump) {
     PrmFacts facts;
     facts.object = PrmObject::qp;
     facts.number = static_cast<uint32_t>(*read(segment, kIndex));
-    for (const std::span<const Row> rows : {std::span<const Row>(kQueryQp), std::span<const Row>(kRst2Init),
-                                            std::span<const Row>(kInit2Rtr), std::span<const Row>(kRtr2Rts)})
+    for (const std::span<const Row> rows :
+         {std::span<const Row>(kQueryQp), std::span<const Row>(kRst2Init),
+          std::span<const Row>(kInit2Rtr), std::span<const Row>(kRtr2Rts)})
       for (const Row& row : rows)
         if (const auto value = read(answer, row.field)) row.store(facts, *value);
     return facts;
