@@ -56,10 +56,14 @@ void Reorder::append(Lane& lane, std::span<const std::byte> record) {
   lane.last_ns = header_at(record.data()).time_ns;
 }
 
-// Behind all that are not younger.
+// Behind all that are not younger. What comes late is nearly always of the newest chunk's time.
 void Reorder::insert_by_time(Lane& lane, std::span<const std::byte> record) {
   const uint64_t time_ns = header_at(record.data()).time_ns;
-  for (Chunk& chunk : lane.chunks)
+  size_t number = lane.chunks.size();
+  while (number > 1 && header_at(lane.chunks[number - 1].bytes.data() + lane.chunks[number - 1].begin).time_ns > time_ns)
+    --number;
+  for (number = std::max<size_t>(number, 1) - 1; number < lane.chunks.size(); ++number) {
+    Chunk& chunk = lane.chunks[number];
     for (size_t at = chunk.begin; at < chunk.bytes.size();) {
       const sigma_header& header = header_at(chunk.bytes.data() + at);
       if (header.time_ns <= time_ns) {
@@ -70,6 +74,7 @@ void Reorder::insert_by_time(Lane& lane, std::span<const std::byte> record) {
       std::copy(record.begin(), record.end(), chunk.bytes.insert(place, stride(record.size()), std::byte{}));
       return;
     }
+  }
   append(lane, record);
 }
 

@@ -381,7 +381,7 @@ void Observer::bound_cpu(uint64_t now_ns) {
     pressed_since_ns_ = 0;
   for (auto& [pid, process] : processes_) {
     process.reader->interval().set_floor(floor_ns_);
-    process.reader->set_pressed(pressed_since_ns_ != 0, now_ns, out_);
+    process.reader->set_pressed(pressed_since_ns_ != 0, monotonic_now_ns(), out_);  // behind the last look
   }
 }
 
