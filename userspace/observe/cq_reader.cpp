@@ -68,11 +68,11 @@ void CqReader::on_counted(uint32_t consumer, const LookTimes& times, RecordBuffe
   if (cursor_.consumed > cursor_.next && left_since_ns_ == 0) left_since_ns_ = times.before_ns;
 }
 
-void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason) {
+void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason, uint64_t end) {
   if (count == 0) return;
   sigma_ring_gap record{};
   record.context = spec_.owner.context;
-  record.first = cursor_.next - count;
+  record.first = std::min(end, cursor_.next) - count;
   record.count = count;
   record.begin_ns = times.before_ns;
   record.end_ns = times.after_ns;
@@ -103,15 +103,16 @@ bool CqReader::is_lapped(const Wanted& wanted, const RingBytes& copy) const {
   return copy.load(at, anchor) && !anchor_stands(cursor_, anchor);
 }
 
-CqReader::Wanted CqReader::wanted(bool generous) const {
+CqReader::Wanted CqReader::wanted(bool generous, uint32_t consumer) const {
   const uint32_t entries = spec_.ring.entries;
   if (spec_.ring.collapsed) return {0, 1};
   if (whole_ring_) return {cursor_.next & ~uint64_t{entries - 1}, entries};
   if (whole_first_ && cursor_.next == 0) return {0, entries};
   const uint64_t first = anchored_from();
-  const uint64_t count =
-      cursor_.next - first + (generous ? std::max(expected_, kGenerous) : expected_);
-  return {first, static_cast<uint32_t>(std::min<uint64_t>(count, entries))};
+  uint64_t expected = generous ? std::max(expected_, kGenerous) : expected_;
+  const uint64_t passed = consumer != 0 ? consumed(consumer) : cursor_.consumed;
+  if (cursor_.counts && passed > cursor_.next) expected += passed - cursor_.next;
+  return {first, static_cast<uint32_t>(std::min<uint64_t>(cursor_.next - first + expected, entries))};
 }
 
 bool CqReader::has_news(const Wanted& wanted, const RingBytes& copy) const {
@@ -240,18 +241,22 @@ void CqReader::take_all(uint64_t from, const RingBytes& first, const RingBytes& 
   const uint64_t end = from + first.size() / spec_.ring.entry_bytes;
   Cqe cqe;
   std::array<Cqe, kRun> run;
-  uint64_t lost = 0;
+  uint64_t lost = 0, lost_in_row = 0;
   while (cursor_.next < end || cursor_.left > 0) {
     const uint64_t at = cursor_.next;
-    switch (next_completion(spec_.ring, cursor_, from, first, second, cqe, lost)) {
+    const CqNext next = next_completion(spec_.ring, cursor_, from, first, second, cqe, lost);
+    if (next == CqNext::lost) {
+      lost_in_row += lost;
+      continue;
+    }
+    gap(std::exchange(lost_in_row, 0), times, out, SIGMA_GAP_LAPPED, at);
+    switch (next) {
       case CqNext::completion:
         report(cqe, at, times, out);
         while (const size_t count = next_run(spec_.ring, cursor_, from, first, second, run))
           for (size_t i = 0; i < count; ++i) report(run[i], cursor_.next - count + i, times, out);
         break;
       case CqNext::lost:
-        gap(lost, times, out);
-        break;
       case CqNext::unstable:
         return;
       case CqNext::resized:
@@ -260,6 +265,7 @@ void CqReader::take_all(uint64_t from, const RingBytes& first, const RingBytes& 
         return;
     }
   }
+  gap(lost_in_row, times, out);
 }
 
 // A ring that nobody writes to any more, whole, whose laps nobody counts: where it has gone further than

@@ -68,8 +68,9 @@ class CqReader {
     uint64_t first = 0;
     uint32_t count = 0;
   };
-  // `generous`: after a long time, when more may have come than the looks before suggest.
-  Wanted wanted(bool generous) const;
+  // `generous`: after a long time, when more may have come than the looks before suggest; `consumer`: of the
+  // doorbell record, 0 if it is not known: what its owner has passed is there.
+  Wanted wanted(bool generous, uint32_t consumer = 0) const;
   // How far queue pairs have come at least, by the new entries of the copy. nullopt: it does not have them all.
   std::optional<ReachedIndices> reached(const Wanted& wanted, const RingBytes& first_copy) const;
   // Whether the first copy says that there is something new: then a second one is needed.
@@ -99,7 +100,9 @@ class CqReader {
   uint64_t anchored_from() const;
   bool is_lapped(const Wanted& wanted, const RingBytes& copy) const;
   void report(const Cqe& cqe, uint64_t position, const LookTimes& times, RecordBuffer& out);
-  void gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason = SIGMA_GAP_LAPPED);
+  // Of entries before `end`, or before the next one.
+  void gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason = SIGMA_GAP_LAPPED,
+           uint64_t end = ~uint64_t{0});
   void state(uint8_t event, const char* reason, uint64_t now_ns, RecordBuffer& out);
 
   CqSpec spec_;

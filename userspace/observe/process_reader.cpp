@@ -407,7 +407,8 @@ bool ProcessReader::copy_completions(bool generous) {
     cq.news = false;
     cq.wanted = {};
     if (!policy_.read_completions || is_stopped(spec, cq.looks)) continue;
-    if (cq.reader->is_read()) cq.wanted = cq.reader->wanted(generous);
+    const uint32_t consumer = generous && cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0;
+    if (cq.reader->is_read()) cq.wanted = cq.reader->wanted(generous, consumer);
     cq.first_at = at;
     add_range(local_, remote_, at, spec.ring_addr, spec.ring.entries, spec.ring.entry_bytes,
               cq.wanted.first, cq.wanted.count);
