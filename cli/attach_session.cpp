@@ -211,7 +211,7 @@ SessionOptions AttachSession::session_options() {
   return {.limits = {},
           .device_of_node =
               [this](uint32_t rdev) {
-                std::string name = device_of_node(rdev);
+                std::string name = device_names_.of_node(rdev);
                 if (trace_writer_) trace_writer_->note_device(rdev, name);
                 return name;
               },

@@ -20,6 +20,7 @@
 
 #include "attach/features.h"
 #include "attach/node_lock.h"
+#include "attach/rdma_sysfs.h"
 #include "attach/tracer.h"
 #include "base/fd.h"
 #include "base/result.h"
@@ -88,6 +89,7 @@ class AttachSession {
   uint32_t last_pid_ = 0;  // whose facts are known
   std::unique_ptr<SummarySink> summary_;
   std::unique_ptr<TeeSink> tee_;
+  DeviceNames device_names_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Tracer> tracer_;
 };

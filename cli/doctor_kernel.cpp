@@ -99,6 +99,13 @@ void add_settings(Findings& findings, const Features& features) {
                           "whether BPF programs are compiled cannot be read here", ""});
       break;
   }
+  if (perf_events_need_sys_admin()) {
+    const auto held = effective_capabilities();
+    const bool may = held.ok() && held->has(Capability::sys_admin);
+    findings.push_back({"kernel", "perf_events", may ? Verdict::ok : features.uprobe_multi ? Verdict::note : Verdict::problem,
+                        "kernel.perf_event_paranoid is above 2: probes by perf events need CAP_SYS_ADMIN",
+                        may ? "" : "run it by sudo, or: sudo sysctl kernel.perf_event_paranoid=2"});
+  }
   const bool confidential = features.lockdown == "confidentiality";
   findings.push_back(
       {"kernel", "lockdown", confidential ? Verdict::problem : Verdict::ok,

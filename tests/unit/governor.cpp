@@ -2,6 +2,7 @@
 // Governor: whatever the load, the probes' share of the time stays within the budget.
 #include "attach/governor.h"
 
+#include "attach/pace.h"
 #include "catch.h"
 
 using namespace sigma;
@@ -64,4 +65,25 @@ TEST_CASE("the governor says how long it paused") {
   CHECK(governor.sample(200'000, 400 * kMs + 1) == GovernorAction::resume);
   CHECK(governor.paused_ns(900 * kMs) == 300 * kMs);
   CHECK(governor.last_cost() == Approx(2.0));
+}
+
+TEST_CASE("pace: pieces of any length take their share of the time, and no more") {
+  for (const double share : {0.05, 0.25, 1.0}) {
+    Pace pace(share);
+    uint64_t now_ns = 1, piece_ns = kMs;
+    const uint64_t end_ns = 600'000 * kMs;
+    while (now_ns < end_ns) {
+      if (pace.may_go_on(now_ns)) {
+        const uint64_t begin_ns = now_ns;
+        now_ns += piece_ns;
+        pace.on_piece(begin_ns, now_ns);
+        piece_ns = piece_ns * 7 % (2000 * kMs) + kMs;
+      }
+      now_ns += kMs;
+    }
+    const double used = static_cast<double>(pace.worked_ns()) / static_cast<double>(end_ns);
+    CHECK(used <= share * 1.02);
+    CHECK(used >= share * 0.9);
+    CHECK(pace.pieces() > 10);
+  }
 }

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <fstream>
 
 namespace sigma {
 namespace {
@@ -64,10 +65,17 @@ Status require_capabilities(const CapabilitySet& held) {
   return {};
 }
 
+bool perf_events_need_sys_admin() {
+  int level = 0;
+  std::ifstream("/proc/sys/kernel/perf_event_paranoid") >> level;
+  return level > 2;
+}
+
 CapabilitySet capabilities_while_tracing() {
   CapabilitySet keep;
   for (const CapabilityRow& row : kTable)
     if (row.capability != Capability::sys_resource) keep = keep.with(row.capability);
+  if (perf_events_need_sys_admin()) keep = keep.with(Capability::sys_admin);  // for links to come
   return keep;
 }
 

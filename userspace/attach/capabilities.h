@@ -51,6 +51,11 @@ Result<CapabilitySet> effective_capabilities();
 // CAP_BPF and CAP_PERFMON, as in the kernel.
 Status require_capabilities(const CapabilitySet& held);
 
+// Whether perf events (kprobes, and uprobes where the kernel has no multi links) are CAP_SYS_ADMIN's alone: so they
+// are with kernel.perf_event_paranoid above 2 in kernels of Debian and Ubuntu (their patch "Allow further restriction
+// of perf_event_open"), where that is the default. CAP_PERFMON does not count then.
+bool perf_events_need_sys_admin();
+
 // What attaching to further processes and reading them still needs.
 CapabilitySet capabilities_while_tracing();
 

@@ -109,6 +109,8 @@ class Capture {
   AttachReport attach(const LibraryPlan& plan, pid_t pid, const AttachPolicy& policy);
   // Hooks the kernel's ib_uverbs_ioctl: every uverbs command of every process passes there.
   Result<ControlHook> attach_control();
+  // The same in ib_uverbs that was loaded anew: the old hook went with the old module.
+  Result<ControlHook> renew_control();
   // exec, fork and exit of targets.
   Status attach_process_events();
 

@@ -61,6 +61,7 @@ struct Capture::Impl {
   std::vector<HeldLink> links;
   std::set<Place> places;
   std::vector<BpfLinkPtr> kernel_links;
+  std::vector<BpfLinkPtr> control_links;  // the hook on uverbs commands
   bool kernel_control = false;
   uint32_t changes = 0;
 
@@ -93,7 +94,7 @@ struct Capture::Impl {
 
   enum class Change { add, pause, resume, probes };
   Status change_target(pid_t pid, Change change);
-  Status attach_program(bpf_program* program);
+  Status attach_program(bpf_program* program, std::vector<BpfLinkPtr>& links);
 };
 
 // Probes of one program in one file, by one link where the form allows.

@@ -196,7 +196,7 @@ AttachReport Capture::attach(const LibraryPlan& library, pid_t pid, const Attach
   return report;
 }
 
-Status Capture::Impl::attach_program(bpf_program* program) {
+Status Capture::Impl::attach_program(bpf_program* program, std::vector<BpfLinkPtr>& held) {
   const ListenToLibbpf listen;
   bpf_link* link = bpf_program__attach(program);
   if (!link) {
@@ -205,7 +205,7 @@ Status Capture::Impl::attach_program(bpf_program* program) {
         fmt::format("{} cannot be attached: {}", bpf_program__name(program), errno_text(errnum)),
         ListenToLibbpf::said()};
   }
-  kernel_links.emplace_back(link);
+  held.emplace_back(link);
   return {};
 }
 
@@ -216,10 +216,18 @@ Result<ControlHook> Capture::attach_control() {
     return Error{"the kernel's ib_uverbs_ioctl cannot be hooked",
                  "modprobe ib_uverbs; libibverbs is probed instead"};
   const bool kprobe = *hook == ControlHook::kernel_kprobe;
-  SIGMA_CHECK(impl_->attach_program(kprobe ? programs.uverbs_kretprobe : programs.uverbs_fexit));
-  SIGMA_CHECK(impl_->attach_program(kprobe ? programs.uverbs_kprobe : programs.uverbs_fentry));
+  auto& links = impl_->control_links;
+  SIGMA_CHECK(impl_->attach_program(kprobe ? programs.uverbs_kretprobe : programs.uverbs_fexit, links));
+  SIGMA_CHECK(impl_->attach_program(kprobe ? programs.uverbs_kprobe : programs.uverbs_fentry, links));
   impl_->set_kernel_control(true);
   return *hook;
+}
+
+Result<ControlHook> Capture::renew_control() {
+  impl_->control_links.clear();
+  impl_->set_kernel_control(false);
+  impl_->new_epoch();  // commands went unseen
+  return attach_control();
 }
 
 uint64_t Capture::missed_runs() const {
@@ -239,11 +247,11 @@ Status Capture::attach_process_events() {
     return Error{"process events need /sys/kernel/btf/vmlinux",
                  "use a kernel with CONFIG_DEBUG_INFO_BTF"};
   const auto& programs = impl_->skeleton->progs;
-  SIGMA_CHECK(impl_->attach_program(programs.process_exec));
-  SIGMA_CHECK(impl_->attach_program(programs.process_fork));
-  SIGMA_CHECK(impl_->attach_program(programs.process_exit));
+  SIGMA_CHECK(impl_->attach_program(programs.process_exec, impl_->kernel_links));
+  SIGMA_CHECK(impl_->attach_program(programs.process_fork, impl_->kernel_links));
+  SIGMA_CHECK(impl_->attach_program(programs.process_exit, impl_->kernel_links));
   // Without it the last moments of queues that nobody destroys are lost, and counted.
-  (void)impl_->attach_program(programs.rings_exit);
+  (void)impl_->attach_program(programs.rings_exit, impl_->kernel_links);
   return {};
 }
 
@@ -266,6 +274,7 @@ void Capture::Impl::close_if(const std::function<bool(const HeldLink&)>& which) 
 void Capture::detach() {
   impl_->close_if([](const Impl::HeldLink&) { return true; });
   impl_->kernel_links.clear();
+  impl_->control_links.clear();
   impl_->set_kernel_control(false);
   impl_->new_epoch();
 }

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <memory>
 
+#include "attach/capabilities.h"
 #include "attach/links.h"
 #include "attach/seccomp_selftest.h"
 #include "attach/trial.h"
@@ -220,6 +221,9 @@ Status require_features(const Features& features) {
                  locked ? "kernel lockdown is in confidentiality mode: boot without lockdown=confidentiality"
                         : "`sigmatrace doctor` says what is missing and how to mend it"};
   }
+  if (!features.perf_uprobe && !features.uprobe_multi && perf_events_need_sys_admin())
+    return Error{"CAP_SYS_ADMIN is missing: needed for probes, as kernel.perf_event_paranoid is above 2",
+                 "run it with sudo, or once: sudo sysctl kernel.perf_event_paranoid=2"};
   if (!features.perf_uprobe && !features.uprobe_multi)
     return Error{"this kernel has no uprobes (CONFIG_UPROBE_EVENTS)", "`sigmatrace doctor` says more"};
   return {};

@@ -57,7 +57,8 @@ Result<NodeLock> NodeLock::take() {
   const std::string path = lock_path();
   for (;;) {
     Fd file = open_lock(path);
-    if (!file && errno == EACCES)
+    const int cause = errno;
+    if (!file && cause == EACCES)
       return Error{
           fmt::format(
               "cannot open the lock of system-wide tracers, {}: another user's tracer holds it or "
@@ -66,8 +67,8 @@ Result<NodeLock> NodeLock::take() {
           "wait for its end; if none runs: sudo rm " + path};
     if (!file)
       return Error{fmt::format("cannot open the lock of system-wide tracers, {}: {}", path,
-                               errno_text(errno)),
-                   "run it with sudo"};
+                               errno_text(cause)),
+                   cause == ENOENT ? "make its folder: sudo mkdir -p " + path.substr(0, path.rfind('/')) : "run it with sudo"};
     struct stat held, named;
     if (fstat(file.get(), &held) != 0 || !S_ISREG(held.st_mode))
       return Error{fmt::format("{} is no file", path), "sudo rm " + path};

@@ -15,6 +15,7 @@
 
 #include "attach/rdma_sysfs.h"
 #include "base/fd.h"
+#include "base/human.h"
 #include "decode/prm.h"
 
 namespace sigma {
@@ -208,10 +209,12 @@ sigma_qp_peer to_record(const RdmaQp& qp, uint64_t now_ns) {
 
 }  // namespace
 
-size_t RdmaResources::kernel_qps() const {
-  return static_cast<size_t>(std::count_if(qps.begin(), qps.end(), [](const RdmaQp& qp) {
-    return !qp.kernel_name.empty() && !qp.is_management();
-  }));
+std::map<std::string, size_t> RdmaResources::kernel_users() const {
+  std::map<std::string, size_t> users;
+  for (const RdmaQp& qp : qps)
+    if (!qp.kernel_name.empty() && !qp.is_management())
+      ++users[fmt::format("{} on {}", printable(qp.kernel_name), printable(qp.device))];
+  return users;
 }
 
 Result<RdmaResources> read_rdma_resources(const RdmaQuery& query) {

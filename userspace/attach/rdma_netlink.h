@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -69,8 +70,9 @@ struct RdmaResources {
   bool consistent = true;     // false: objects came and went while the kernel listed them
   std::vector<Error> failed;  // devices or lists that could not be read
 
-  // Kernel users' QPs, without the management ones: traffic that nothing here sees.
-  size_t kernel_qps() const;
+  // How many QPs each kernel user ("nvme_rdma on mlx5_0") has, without the management ones: traffic that
+  // nothing here sees.
+  std::map<std::string, size_t> kernel_users() const;
 };
 
 struct RdmaQuery {

@@ -2,6 +2,7 @@
 #include "attach/rdma_sysfs.h"
 
 #include <sys/auxv.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
@@ -53,6 +54,12 @@ std::vector<SysfsPort> ports_of(const fs::path& device) {
   return ports;
 }
 
+// 0: there is none.
+uint64_t life_of(const std::string& node) {
+  struct stat status;
+  return stat((fs::path(sysfs_root()) / "class/infiniband_verbs" / node).c_str(), &status) == 0 ? status.st_ino : 0;
+}
+
 }  // namespace
 
 std::string sysfs_root() {
@@ -87,10 +94,31 @@ std::vector<SysfsDevice> rdma_devices() {
   return devices;
 }
 
-std::string device_of_node(uint32_t rdev) {
-  for (const SysfsDevice& device : rdma_devices())
-    if (device.rdev == rdev) return device.name;
-  return {};
+DeviceNames::DeviceNames() {
+  look();
+}
+
+void DeviceNames::look() {
+  for (SysfsDevice& device : rdma_devices())
+    if (device.rdev != 0) {
+      const uint64_t life = life_of(device.uverbs);
+      known_.insert_or_assign(device.rdev, Known{std::move(device.name), std::move(device.uverbs), life});
+    }
+}
+
+// A node that is gone, or whose device is going (then it names none), is the one that was there. A device can also
+// get another name.
+bool DeviceNames::is_another(const Known& known) {
+  const std::string name = first_line(fs::path(sysfs_root()) / "class/infiniband_verbs" / known.node / "ibdev");
+  return !name.empty() && (name != known.name || life_of(known.node) != known.life);
+}
+
+std::string DeviceNames::of_node(uint32_t rdev) {
+  const std::lock_guard lock(mutex_);
+  auto known = known_.find(rdev);
+  if (known == known_.end() || is_another(known->second)) look();
+  known = known_.find(rdev);
+  return known == known_.end() ? std::string() : known->second.name;
 }
 
 std::optional<uint32_t> node_of_device(const std::string& name) {

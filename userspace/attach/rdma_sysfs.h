@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,8 +34,24 @@ struct SysfsDevice {
 // In order of name. Empty without RDMA devices.
 std::vector<SysfsDevice> rdma_devices();
 
-// The device behind a uverbs node, "" when unknown. Reads sysfs; the session caches the answer.
-std::string device_of_node(uint32_t rdev);
+// Which device is behind a uverbs node (sigma_uverbs.rdev). Remembers them, as it is asked when records are read:
+// by then the device may be going or gone, while its node's number serves another one.
+// Thread-safe. Knows those that are there when it is made, and looks again for a node that is new.
+class DeviceNames {
+ public:
+  DeviceNames();
+  std::string of_node(uint32_t rdev);  // "" when unknown
+
+ private:
+  struct Known {
+    std::string name, node;
+    uint64_t life = 0;  // of the node: sysfs gives each its own inode
+  };
+  void look();
+  static bool is_another(const Known& known);
+  std::mutex mutex_;
+  std::map<uint32_t, Known> known_;
+};
 // The node of a device, as sigma_uverbs.rdev; reads sysfs.
 std::optional<uint32_t> node_of_device(const std::string& name);
 

@@ -25,6 +25,7 @@ namespace sigma {
 namespace {
 
 constexpr size_t kManyTargets = 4;
+constexpr int kHookTries = 20;  // 50 ms apart
 constexpr uint64_t kCareEveryNs = 50'000'000;  // targets' ends, budgets
 // Devices' clocks are read often at first, when nothing is known of their rates.
 constexpr uint64_t kFirstClockIntervalNs = 2'000'000;
@@ -91,6 +92,7 @@ Status Tracer::open() {
     control_hook_ = *hook;
   else if (control_hook_of(features_))
     state("the kernel's hook on uverbs commands failed, set-up is told by libibverbs: " + hook.error().what);
+  look_at_kernel_users();
   start_observer();
   if (auto watch = LibraryWatch::open({}); watch.ok())
     watch_.emplace(*std::move(watch));
@@ -131,7 +133,7 @@ void Tracer::start_observer() {
   options.on_slot = [this](uint32_t pid, uint64_t name, uint32_t handle, uint32_t slot) {
     return capture_->set_ring_slot(static_cast<pid_t>(pid), name, handle, slot).ok();
   };
-  options.device_of_node = device_of_node;
+  options.device_of_node = [this](uint32_t rdev) { return device_names_.of_node(rdev); };
   options.told_by_library = [this](uint32_t pid) { return read_by_library(static_cast<pid_t>(pid)); };
   options.on_doorbell = [this](uint32_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr) {
     (void)capture_->set_doorbell(static_cast<pid_t>(pid), qp_ptr, qp_num, doorbell_addr);
@@ -155,6 +157,10 @@ void Tracer::on_ring_record(std::span<const std::byte> record) {
   if (header->type == SIGMA_PROCESS && record.size() >= sizeof(sigma_process))
     on_process(*reinterpret_cast<const sigma_process*>(record.data()));
   if (observer_ && header->type == SIGMA_UVERBS) observer_->on_uverbs(record);
+  // What a program without libraries has set up now tells which functions it will use.
+  if (header->type == SIGMA_UVERBS)
+    if (const auto it = targets_.find(static_cast<pid_t>(header->pid)); it != targets_.end() && it->second.linked_in)
+      search_due(it->second);
   if (observer_ && header->type == SIGMA_POST && record.size() >= sizeof(sigma_post)) {
     const auto& post = *reinterpret_cast<const sigma_post*>(record.data());
     observer_->on_post(post, mlx5_wqe_blocks(post).value_or(uint16_t{0}));
@@ -213,11 +219,11 @@ Status Tracer::poll() {
     else if (it == targets_.end() && (options_.follow_forks || selector_))
       (void)add_process(pid);  // it may have ended already
   }
-  scan_next();
+  search_next(now_ns);
   if (now_ns - last_care_ns_ > kCareEveryNs) {
     last_care_ns_ = now_ns;
     notice_ends();
-    notice_hook_gone();
+    look_after_hook();
     for (auto& [pid, target] : targets_) {
       if (target.ended) continue;
       govern(target, now_ns);
@@ -232,11 +238,18 @@ Status Tracer::poll() {
 }
 
 // A kprobe keeps no module: unloaded, it takes the probes in it along, and they do not come back with it.
-// Setting them again was refused to a tracer that holds only the capabilities for tracing (6.1 and 6.12: EACCES).
-void Tracer::notice_hook_gone() {
-  if (!control_hook_ || hook_gone_ || uverbs_module() == uverbs_module_) return;
-  hook_gone_ = true;
-  std::string fact = "ib_uverbs was unloaded: what has been set up since is unknown (attach anew)";
+void Tracer::look_after_hook() {
+  const uint64_t module = control_hook_ ? uverbs_module() : 0;
+  if (!control_hook_ || module == uverbs_module_) return;
+  std::string fact = "ib_uverbs was unloaded: what is set up until its hook is set again is unknown";
+  if (module != 0) {
+    const auto hook = capture_->renew_control();
+    if (!hook.ok() && ++hook_tries_ < kHookTries) return;  // it is being loaded
+    hook_tries_ = 0;
+    fact = hook.ok() ? "ib_uverbs was loaded anew and is hooked again: what was set up in the moment before is unknown"
+                     : "ib_uverbs was loaded anew, what has been set up since is unknown (attach anew): " + hook.error().what;
+  }
+  uverbs_module_ = module;
   say_(fact);
   state(std::move(fact));
 }
@@ -273,6 +286,8 @@ bool Tracer::ended() const { return targets_.empty() && !selector_; }
 
 void Tracer::stop() {
   if (stopped_) return;
+  look_at_kernel_users();
+  tell_searches();
   capture_->detach();
   // To the end: nothing adds to it any more.
   for (auto drained = ring_->drain(); !drained.ok() || *drained > 0; drained = ring_->drain())
@@ -283,6 +298,18 @@ void Tracer::stop() {
   if (observer_) observer_->stop(push_run());
   reorder_.flush();
   stopped_ = true;
+}
+
+// Of the searches, where they were staggered.
+void Tracer::tell_searches() {
+  for (const auto& [pid, target] : targets_) tell_not_found(target);
+  const auto waiting = std::count_if(targets_.begin(), targets_.end(), [](const auto& each) { return each.second.scan_due; });
+  if (waiting > 0)
+    state(fmt::format("{} processes: what they made before the attach is unknown: the trace ended before their memory was searched",
+                      waiting));
+  if (pace_.pieces() > 0)
+    state(fmt::format("memory of {} running processes searched, one after another, in {:.2f} s of CPU (at most {:.0f}% of a core)",
+                      pace_.pieces(), static_cast<double>(pace_.worked_ns()) * 1e-9, kSearchShare * 100));
 }
 
 void Tracer::announce() {
@@ -333,6 +360,7 @@ void Tracer::add_to(Counters& counters) const {
   counters.probes_failed += counters_.probes_failed;
   counters.return_probes_refused += counters_.return_probes_refused;
   counters.qps_inherited += counters_.qps_inherited;
+  for (const auto& [user, count] : kernel_users_) counters.qps_of_kernel += count;
   const uint64_t now_ns = monotonic_now_ns();
   counters.governor_pauses += counters_.governor_pauses;
   uint64_t paused_ns = paused_ns_;
@@ -349,6 +377,11 @@ void Tracer::add_to(Counters& counters) const {
 
 std::vector<std::string> Tracer::statements() const {
   std::vector<std::string> all = statements_;
+  if (!kernel_users_.empty()) {
+    std::string users;
+    for (const auto& [user, count] : kernel_users_) users += fmt::format("{}{} ({})", users.empty() ? "" : ", ", user, count);
+    all.push_back("kernel users with queue pairs of their own: " + users);
+  }
   if (observer_)
     for (std::string& line : observer_->statements()) all.push_back(std::move(line));
   return all;

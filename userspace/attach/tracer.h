@@ -34,6 +34,8 @@
 #include "attach/governor.h"
 #include "attach/library_watch.h"
 #include "attach/nic_clock_source.h"
+#include "attach/pace.h"
+#include "attach/rdma_sysfs.h"
 #include "attach/reorder.h"
 #include "attach/ring_reader.h"
 #include "attach/selection.h"
@@ -106,6 +108,7 @@ class Tracer {
   std::vector<std::string> statements() const;
 
  private:
+  static constexpr double kSearchShare = 0.25;  // of a core, for searches of processes' memory while others are traced
   struct Target {
     pid_t pid = 0;
     Fd pidfd;
@@ -113,7 +116,11 @@ class Tracer {
     bool seccomp = false;           // its system calls are filtered
     bool waiting = true;            // has mapped no RDMA library yet
     bool looked = false;            // its libraries were looked at before
-    bool scan_due = false;          // for older objects, when it is its turn
+    bool scan_due = false;          // its memory is searched when it is its turn
+    bool linked_in = false;         // has libibverbs linked in, whose functions are not found yet
+    bool functions_found = false;   // by its own objects
+    size_t searches = 0;            // for these
+    std::string command;            // likewise, its name
     bool ended = false;
     bool older = false;             // has queues made before the attach whose rings were not found
     bool readable = true;           // its memory can be read
@@ -139,12 +146,13 @@ class Tracer {
   std::vector<sigma_clock_sample> read_clocks(uint64_t now_ns);
   bool state(std::string fact);
   void announce();
+  void tell_searches();
 
   // The traced processes: tracer_targets.cpp.
   Status add_process(pid_t pid);
   void on_process(const sigma_process& record);
   void notice_ends();
-  void notice_hook_gone();
+  void look_after_hook();
   void govern(Target& target, uint64_t now_ns);
   void push_window(bool pause, pid_t pid, uint64_t now_ns);
   bool to_ring_mode(Target& target);
@@ -159,6 +167,8 @@ class Tracer {
   AttachPolicy with_rings(AttachPolicy policy, const LibraryPlan& plan, const Target* target) const;
   void look_at_libraries(Target& target);
   bool look_at_program(Target& target);
+  void find_linked_in(Target& target);
+  void tell_not_found(const Target& target);
   void attach_installed(pid_t pid, const std::string& root, const AttachPolicy& policy);
   bool attach_file(const AttachPolicy& policy, const std::string& path, const std::string& libibverbs,
                    const FileKey& key, std::string mapped_as, const Target* target);
@@ -178,12 +188,14 @@ class Tracer {
   void find_older_gpu_queues(const Target& target, const std::vector<Mapping>& maps, const std::string& path,
                              const std::string& mapped_as);
   void find_peers(const Target& target);
+  void look_at_kernel_users();
 
   // System-wide traces: tracer_selection.cpp.
   Status open_selection();
   void find_selected();
   void on_library_of_stranger(const LibraryEvent& event);
-  void scan_next();
+  void search_due(Target& target);
+  void search_next(uint64_t now_ns);
   uint64_t born_ns(pid_t pid) const;
 
   TracerOptions options_;
@@ -196,6 +208,7 @@ class Tracer {
   // Where the preloaded GPU library has its registry, by process; the observer's thread asks.
   std::mutex registries_mutex_;
   std::map<pid_t, uint64_t> registries_;
+  DeviceNames device_names_;  // before the observer, whose thread may ask
   std::unique_ptr<Observer> observer_;
   std::optional<LibraryWatch> watch_;
   Reorder reorder_;
@@ -212,20 +225,23 @@ class Tracer {
   std::optional<ProcessSelector> selector_;
   std::map<std::tuple<dev_t, uint64_t, std::string>, LibraryKind> kinds_;  // of files that strangers mapped
   std::map<std::pair<dev_t, uint64_t>, bool> linked_in_;  // programs: is libibverbs a part of them
-  std::deque<pid_t> scans_;       // processes whose older objects are still to be looked for
+  // Processes whose memory is still to be searched: for objects older than the trace, or for the functions of an
+  // RDMA library that is linked in. One after another, and by at most a part of a core.
+  std::deque<pid_t> scans_;
+  Pace pace_{kSearchShare};
   size_t paused_targets_ = 0;     // where probes are shared: the data path is out while it is not 0
   uint64_t paused_since_ns_ = 0;
   uint64_t paused_ns_ = 0;        // of processes that have ended; where probes are shared, of all
   std::optional<ControlHook> control_hook_;
   uint64_t uverbs_module_ = 0;  // the one that the hook is in
-  bool hook_gone_ = false;
+  int hook_tries_ = 0;          // to set it in one that was loaded anew
   bool process_events_ = false;
   double ns_per_hit_ = 1000;
   uint64_t last_care_ns_ = 0, last_search_ns_ = 0;
   size_t last_drained_ = 0;
   uint64_t last_record_ns_ = 0;  // of the ring buffer
   uint64_t watch_losses_ = 0;
-  size_t kernel_qps_ = 0;
+  std::map<std::string, size_t> kernel_users_;  // their queue pairs, by "nvme_rdma on mlx5_0"
   bool stopped_ = false;
   Counters counters_;
   std::vector<std::string> statements_;

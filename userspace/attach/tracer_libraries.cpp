@@ -31,6 +31,9 @@ bool is_named_as_verbs(std::string_view path) {
          name.starts_with("libmlx4") || name.starts_with("libefa");
 }
 
+// Of a program with libibverbs linked in that makes no queue pairs, each of its commands would be a reason to look again.
+constexpr size_t kMaxSearches = 100;
+
 // A byte of its program text, as the queue observer would read its queues; else errno says why not.
 bool can_read(pid_t pid, const std::vector<Mapping>& maps) {
   for (const Mapping& mapping : maps) {
@@ -139,8 +142,7 @@ void Tracer::look_at_libraries(Target& target) {
   // Only what was there at the first look can be older than the attach.
   if (std::exchange(target.looked, true) || !has_provider || all_seen) return;
   if (selector_) {
-    scans_.push_back(target.pid);
-    target.scan_due = true;
+    search_due(target);
   } else {
     find_older_objects(target, libibverbs);
   }
@@ -159,16 +161,42 @@ bool Tracer::look_at_program(Target& target) {
   if (!known->second) return false;
   target.waiting = false;
   if (std::exchange(target.looked, true)) return true;
-  const size_t before = libraries_.size();
-  target.older = true;
-  find_older_objects(target, "");
-  const bool probed = libraries_.size() > before;
-  if (!probed) ++counters_.libraries_unresolved;
-  state(fmt::format("process {} ({}): libibverbs is linked into the program: {}", target.pid, command_of(target.pid),
-                    probed ? "what its queue pairs at the attach used is traced, functions that only later ones use are not"
-                           : "it had no queue pairs to find its functions by, so that its operations are not traced"));
-  say_(statements_.back());
+  target.older = target.linked_in = true;
+  target.command = command_of(target.pid);
+  find_linked_in(target);
+  if (!target.linked_in) return true;
+  if (control_hook_) {
+    say_(fmt::format("process {} ({}): libibverbs is linked into the program: waiting for its first queue pairs, to find its "
+                     "functions by", target.pid, target.command));
+  } else {
+    tell_not_found(target);
+    target.linked_in = false;
+  }
   return true;
+}
+
+// The functions that its queue pairs point to. The kernel's hook tells when it has made some; without it there is
+// one search, at the attach.
+void Tracer::find_linked_in(Target& target) {
+  const bool first = target.searches++ == 0;
+  if (target.searches > kMaxSearches) return;
+  target.since_ns = monotonic_now_ns();
+  find_older_objects(target, "");
+  if (!target.functions_found) return;
+  target.linked_in = false;
+  state(fmt::format("process {} ({}): libibverbs is linked into the program: what its queue pairs {} used is traced{}, functions "
+                    "that only later ones use are not",
+                    target.pid, target.command, first ? "at the attach" : "had first",
+                    first ? "" : " from the moment on when these were found"));
+  say_(statements_.back());
+}
+
+void Tracer::tell_not_found(const Target& target) {
+  if (!target.linked_in) return;
+  ++counters_.libraries_unresolved;
+  state(fmt::format("process {} ({}): libibverbs is linked into the program: it had no queue pairs to find its functions by, so that "
+                    "its operations are not traced", target.pid, target.command));
+  say_(statements_.back());
 }
 
 // Probes the files that a process would map, in its own root, before it does: no race. `pid`: whose probes

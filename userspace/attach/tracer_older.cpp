@@ -75,6 +75,7 @@ void Tracer::attach_live_functions(Target& target, const LiveObjects& objects, c
     if (!plan.ok()) continue;
     struct stat status;
     if (stat(path.c_str(), &status) != 0) continue;
+    target.functions_found |= !(*plan)->functions.empty();
     const FileKey key{scope, status.st_dev, status.st_ino};
     auto missing = std::make_shared<LibraryPlan>(**plan);
     std::erase_if(missing->functions, [&](const ResolvedFunction& function) { return is_probed(key, function); });
@@ -89,14 +90,18 @@ void Tracer::find_peers(const Target& target) {
     state("peers of queue pairs made before the attach are unknown: " + resources.error().what);
     return;
   }
-  if (const size_t kernel = resources->kernel_qps(); kernel > 0 && kernel_qps_ != kernel) {
-    kernel_qps_ = kernel;
-    state(fmt::format("{} queue pairs of kernel users (NVMe-oF, Lustre, ...) are not traced", kernel));
-  }
   const auto wanted = static_cast<uint32_t>(target.pid);
   for (const sigma_qp_peer& peer : peer_records_with_paths(*resources, std::span(&wanted, 1), target.since_ns))
     push(std::as_bytes(std::span(&peer, 1)));
   for (const Error& failure : resources->failed) state("of queue pairs made before the attach: " + failure.what);
+}
+
+// As many as there were at the begin or at the end of the trace. Without RDMA netlink there are none.
+void Tracer::look_at_kernel_users() {
+  const auto resources = read_rdma_resources({});
+  if (!resources.ok()) return;
+  for (const auto& [user, count] : resources->kernel_users())
+    kernel_users_[user] = std::max(kernel_users_[user], count);
 }
 
 // Queues that GPUs post to and that were set up before: to whom they lead. What they carry, the library

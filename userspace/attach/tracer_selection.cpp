@@ -88,13 +88,23 @@ void Tracer::on_library_of_stranger(const LibraryEvent& event) {
     rescan_.insert(event.pid);
 }
 
-// One process at a time, so that the ring is read in between: a search takes 0.25 s for each GiB.
-void Tracer::scan_next() {
-  if (scans_.empty()) return;
+void Tracer::search_due(Target& target) {
+  if (!std::exchange(target.scan_due, true)) scans_.push_back(target.pid);
+}
+
+// One process at a time, so that the ring is read in between and the machine has the most of its time for its jobs:
+// a search takes 0.25 s for each GiB.
+void Tracer::search_next(uint64_t now_ns) {
+  if (scans_.empty() || !pace_.may_go_on(now_ns)) return;
   const auto it = targets_.find(scans_.front());
   scans_.pop_front();
   if (it == targets_.end() || !std::exchange(it->second.scan_due, false)) return;
   Target& target = it->second;
+  const uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
+  if (target.linked_in) {
+    find_linked_in(target);
+    return pace_.on_piece(begin_ns, clock_ns(CLOCK_MONOTONIC));
+  }
   std::string libibverbs;
   if (const auto maps = read_maps(target.pid); maps.ok())
     for (const Mapping& mapping : *maps)
@@ -102,8 +112,9 @@ void Tracer::scan_next() {
         if (const auto path = reachable_path(target.pid, mapping);
             path.ok() && resolver_.classify(*path) == LibraryKind::libibverbs)
           libibverbs = *path;
-  target.since_ns = clock_ns(CLOCK_MONOTONIC);
+  target.since_ns = begin_ns;
   find_older_objects(target, libibverbs);
+  pace_.on_piece(begin_ns, clock_ns(CLOCK_MONOTONIC));
 }
 
 // Since when the process's memory is what it is: its exec where that was seen, else its start. 0:

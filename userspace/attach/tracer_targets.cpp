@@ -55,7 +55,11 @@ void Tracer::on_process(const sigma_process& record) {
   if (record.kind == SIGMA_PROCESS_EXEC) {
     rescan_.insert(pid);
     born_ns_[pid] = record.h.time_ns;
-    if (auto it = targets_.find(pid); it != targets_.end()) it->second.looked = false;  // another program
+    if (auto it = targets_.find(pid); it != targets_.end()) {  // another program
+      tell_not_found(it->second);
+      it->second.looked = it->second.linked_in = it->second.functions_found = false;
+      it->second.searches = 0;
+    }
   } else if (record.kind == SIGMA_PROCESS_FOUND) {
     rescan_.insert(pid);
   } else if (record.kind == SIGMA_PROCESS_FORK && options_.follow_forks) {
@@ -178,6 +182,7 @@ void Tracer::notice_ends() {
     } else if (target.governor.paused() && --paused_targets_ == 0) {
       switch_shared_data_path(true, monotonic_now_ns());
     }
+    tell_not_found(target);
     if (!process_events_) (void)capture_->remove_target(pid);
     born_ns_.erase(pid);
     {
