@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // bench attach: 50 probes of 10 programs in 3 files, attached and detached. The files are copies of
-// the test provider, mapped by this process, which is the target.
+// the test provider, mapped by this process, which is the target. Then the same probes, for all
+// processes, while 200 run that map the files: how long that takes, and what it costs them.
 #include <dlfcn.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -97,6 +103,76 @@ void measure(const char* form, const Features& features, const std::vector<Libra
              !judged || detached < target);
 }
 
+// Processes that change their memory map all the time, as an allocator does: a probe that is placed in
+// one of their files keeps them from it for a moment.
+class Crowd {
+ public:
+  explicit Crowd(size_t count) : count_(count) {
+    void* shared = mmap(nullptr, count * sizeof(std::atomic<uint64_t>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) fail("mmap failed");
+    longest_ = static_cast<std::atomic<uint64_t>*>(shared);
+    for (size_t i = 0; i < count; i++) {
+      pids_.push_back(fork());
+      if (pids_.back() < 0) fail("fork failed");
+      if (pids_.back() == 0) live(longest_[i]);
+    }
+  }
+  ~Crowd() {
+    for (const pid_t pid : pids_) kill(pid, SIGKILL);
+    for (const pid_t pid : pids_) waitpid(pid, nullptr, 0);
+  }
+  Crowd(const Crowd&) = delete;
+  Crowd& operator=(const Crowd&) = delete;
+
+  // Of each, the longest time since the last call that one change took, in ms.
+  std::vector<double> longest_ms() {
+    std::vector<double> all;
+    for (size_t i = 0; i < count_; i++) all.push_back(static_cast<double>(longest_[i].exchange(0)) / 1e6);
+    return all;
+  }
+
+ private:
+  [[noreturn]] static void live(std::atomic<uint64_t>& longest) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) {
+      const uint64_t begin = bench::now_ns();
+      void* page = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      munmap(page, 4096);
+      const uint64_t took = bench::now_ns() - begin;
+      if (took > longest) longest = took;
+      usleep(5000);
+    }
+  }
+  size_t count_;
+  std::atomic<uint64_t>* longest_ = nullptr;
+  std::vector<pid_t> pids_;
+};
+
+// Placed file by file; within one the kernel takes the processes one after another.
+void measure_crowd(const Features& features, const std::vector<LibraryPlan>& plans) {
+  constexpr size_t kProcesses = 200, kRounds = 5;
+  auto loaded = Capture::load({.ring_bytes = 1u << 20}, features);
+  if (!loaded) fail(loaded.error().what);
+  Crowd crowd(kProcesses);
+  std::vector<double> attach_ms, quiet_ms, held_ms;
+  for (size_t round = 0; round < kRounds; round++) {
+    usleep(300'000);
+    (void)crowd.longest_ms();
+    usleep(300'000);
+    for (const double ms : crowd.longest_ms()) quiet_ms.push_back(ms);
+    const uint64_t start = bench::now_ns();
+    for (const LibraryPlan& plan : plans)
+      if (!(*loaded)->attach(plan, 0, {}).failed.empty()) fail("not all probes could be attached");
+    attach_ms.push_back(static_cast<double>(bench::now_ns() - start) / 1e6);
+    usleep(100'000);
+    for (const double ms : crowd.longest_ms()) held_ms.push_back(ms);
+    (*loaded)->detach();
+  }
+  bench::row("attach.running_200", bench::estimate(attach_ms).median, "ms for 50 probes in 200 processes", -1, true);
+  bench::row("attach.running_200_held", bench::estimate(held_ms).median, "ms, longest mmap of a process", -1, true);
+  bench::row("attach.running_200_quiet", bench::estimate(quiet_ms).median, "ms, likewise without attach", -1, true);
+}
+
 }  // namespace
 
 int main() {
@@ -123,5 +199,6 @@ int main() {
   if (multi) measure("multi", reduced, plans, !features.uprobe_session, 21);
   disable_features(reduced, "multi");
   measure("perf", reduced, plans, false, 3);
+  measure_crowd(features, plans);
   return 0;
 }

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -323,6 +324,27 @@ def case_without_privilege(build, folder):
     assert len(lines) == 2 and lines[0].startswith("sigmatrace: ") and "CAP_" in lines[0], done.stderr
     assert lines[1].startswith("  hint: ") and "sudo" in lines[1], done.stderr
     assert os.listdir(folder) == ["sigmatrace"], os.listdir(folder)
+
+
+def case_as_nobody(build, folder):
+    """Another user with just the capabilities that tracing needs: the whole demo, into files of that user's."""
+    os.chmod(folder, 0o777)
+    place = os.path.join(folder, "place")  # nobody may not be allowed into the build folder
+    for path in ("bin/sigmatrace", "lib/libsigma_connectx.so", "tests/workloads/alltoall"):
+        os.makedirs(os.path.dirname(os.path.join(place, path)), exist_ok=True)
+        shutil.copy(os.path.join(build, path), os.path.join(place, path))
+    shutil.copytree(os.path.join(build, "connectx"), os.path.join(place, "connectx"))
+    path = os.path.join(folder, "ops.csv")
+    capabilities = "+bpf,+perfmon,+sys_ptrace"
+    done = subprocess.run(["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", f"--bounding-set=-all,{capabilities}",
+                           f"--inh-caps=-all,{capabilities}", f"--ambient-caps=-all,{capabilities}",
+                           os.path.join(place, "bin/sigmatrace"), "demo", "-o", path],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    rows = read_rows(path)
+    assert len(rows) >= 1000 and os.stat(path).st_uid == NOBODY, (len(rows), done.stderr)
+    complete = [r for r in rows if r["status"] == "success" and r["peer"] and r["peer_qp_num"]]
+    assert len(complete) >= 0.95 * len(rows), (len(complete), len(rows))
 
 
 def case_without_emulator(build, folder):

@@ -192,6 +192,44 @@ def case_target_ptraced(folder):
         target.end()
 
 
+def case_target_stopped(folder):
+    """The job stands still while the tracer comes, and while it goes; it stays so, and then goes on."""
+    def is_stopped():
+        with open(f"/proc/{target.pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "T"
+    with loaded_job() as target:
+        os.kill(target.pid, signal.SIGSTOP)
+        wait_for(is_stopped, "the job stops")
+        with attached(target, folder, "--budget", "off") as tracer:
+            assert is_stopped(), "the attach let the job go on"
+            os.kill(target.pid, signal.SIGCONT)
+            target.send(50)
+            os.kill(target.pid, signal.SIGSTOP)
+            wait_for(is_stopped, "the job stops")
+            assert tracer.interrupt() == 0, tracer.text
+        assert is_stopped(), "the end of the trace let the job go on"
+        assert Output(tracer.path).ids(target.pid) == list(range(1, 51))
+        os.kill(target.pid, signal.SIGCONT)
+        target.send(10)
+        target.end()
+
+
+def case_target_execs(folder):
+    """The job becomes another program, twice: each is traced, with the same pid, and nothing stays of the first ones."""
+    with loaded_job() as target:
+        with attached(target, folder, "--budget", "off") as tracer:
+            for _ in range(2):
+                target.send(20)
+                target.ask("exec")
+                target.load()
+            target.send(20)
+            assert tracer.interrupt() == 0, tracer.text
+        ids = Output(tracer.path).ids(target.pid)
+        assert ids == list(range(1, 61)), ids
+        target.send(10)
+        target.end()
+
+
 def case_target_killed(folder):
     """Its last posts are there, and the tracer ends with it."""
     with loaded_job() as target:

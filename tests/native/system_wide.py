@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """system_wide.py BUILD CASE: `sigmatrace attach` by --all, --comm, --cgroup, --uid, on real processes. Other
 jobs may run on the machine: each case looks at its own only, which it tells by pid."""
+import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -195,6 +197,28 @@ def case_all(folder):
         running.end()
 
 
+def case_many_processes(folder):
+    """Many that run: all are traced from the attach on. Their memory is searched one after another; how many were,
+    and that the others were not, is said."""
+    name, count = name_for("a"), 40
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(job(named(folder, name))) for _ in range(count)]
+        for target in running:
+            target.load()
+        with Wide(folder, "--comm", name, "--budget", "off") as tracer:
+            tracer.says(f"^attached: {count} processes")
+            for target in running:
+                target.send(3)
+            output = tracer.output()
+        for target in running:
+            check_whole(output, target)
+            target.end()
+    said = " ".join(output.coverage["statement"])
+    searched = re.search(r"memory of (\d+) running processes searched, one after another", said)
+    left = re.search(r"(\d+) processes: what they made before the attach is unknown", said)
+    assert searched and int(searched[1]) + (int(left[1]) if left else 0) == count, said
+
+
 def case_exec_leaves(folder):
     """A process that becomes something else is no longer selected; one that becomes selected is taken in."""
     inside, outside = name_for("a"), name_for("b")
@@ -235,6 +259,9 @@ def case_follow_forks(folder):
 def case_one_a_node(folder):
     """A second one says who holds the lock; it is free again however the first one ended."""
     name = name_for("a")
+    nowhere = os.path.join(folder, "none")
+    with Attach(PROGRAM, "--all", env={"SIGMATRACE_LOCK": os.path.join(nowhere, "lock")}) as tracer:
+        assert tracer.status() == 1 and f"sudo mkdir -p {nowhere}" in tracer.text, tracer.text
     other = tempfile.mkdtemp(dir=folder)
     with Wide(folder, "--comm", name) as first:
         first.says("^attached: ")

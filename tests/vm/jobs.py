@@ -16,10 +16,10 @@ class JobPair:
     `stages`: where both wait until proceed() is called ("start", "qp", "mid", "end").
     """
 
-    def __init__(self, options: str, stages="", port=PORT, held=False):
+    def __init__(self, options: str, stages="", port=PORT, held=False, name="verbs_job"):
         kind = Held if held else Process
         common = [*options.split(), f"port={port}"] + ([f"stages={stages}"] if stages else [])
-        job = program("verbs_job")
+        job = program(name)
         self.port = port
         self.server = kind("server", [job, "device=rxe1", *common], stdin=subprocess.PIPE)
         if not held:

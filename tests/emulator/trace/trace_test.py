@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import oracle  # noqa: E402
 from compare import Comparison  # noqa: E402
-from traced_run import Failed, bpf_map_entries, remove, run_late, run_traced  # noqa: E402
+from traced_run import Failed, bpf_map_entries, remove, run_late, run_started, run_traced  # noqa: E402
 
 
 PROBES = ("--posts", "probe", "--completions", "probe")
@@ -27,11 +27,11 @@ PROBES = ("--posts", "probe", "--completions", "probe")
 
 class Test:
     """`least`: send operations; `check(trace, counts)`: what else must hold; `differs`: the comparison must fail, saying
-    this; `watch`, `by_name`: see run_traced. The rest as for Comparison."""
+    this; `watch`, `by_name`: see run_traced; `by_run`: see run_started. The rest as for Comparison."""
 
     def __init__(self, run_options, command, least, check=None, trace_options=PROBES, clock_error_ns=0, differs=None, watch=None,
-                 by_name=False, **comparison):
-        self.by_name = by_name
+                 by_name=False, by_run=False, **comparison):
+        self.by_name, self.by_run = by_name, by_run
         self.run_options, self.command, self.least = run_options, command, least
         self.check, self.trace_options, self.comparison = check, trace_options, comparison
         self.clock_error_ns, self.differs, self.watch = clock_error_ns, differs, watch
@@ -67,14 +67,14 @@ def ucx(tls, least):
     return Test(["--server", "ucx_perftest -p {port}", *environment], client, least, unfinished=True, some_unindexed=True)
 
 
-def mpi(ranks, tls, least, by_name=False):
+def mpi(ranks, tls, least, **how):
     command = ("mpirun --allow-run-as-root --oversubscribe -np {} --mca pml ucx --mca osc ucx --mca btl ^openib "
                "{{workloads}}/mpi_check").format(ranks).split()
 
     def check(trace, _):
         senders = {row["pid"] for row in trace.rows if row["queue"] == "send"}
         require(len(senders) == ranks, f"{len(senders)} processes sent, not {ranks}")
-    return Test(["--env", f"UCX_TLS={tls}"], command, least, check, by_name=by_name, unfinished=True, some_unindexed=True)
+    return Test(["--env", f"UCX_TLS={tls}"], command, least, check, unfinished=True, some_unindexed=True, **how)
 
 
 # ---- what else must hold
@@ -350,6 +350,8 @@ TESTS = {
     "mpi_ud_verbs": mpi(4, "ud_v,self", 100),
     # mpirun is not known to the tracer: its ranks are found by their name, at their first call.
     "mpi_by_name": mpi(4, "rc_v,ud_v,self", 100, by_name=True),
+    # `sigmatrace run` starts it: the ranks are children of mpirun's.
+    "mpi_by_run": mpi(2, "rc_v,ud_v,self", 50, by_run=True),
     "threads": single("{workloads}/verbs_threads mlx5_0 8 64 50 2", 3200, check=threads),
     "churn": single("{workloads}/verbs_churn mlx5_0 1000 3", 3000, check=churned(2000), unfinished=True),
     "churn_10000": single("{workloads}/verbs_churn mlx5_0 5000 2", 10000, check=lambda *a: (churned(10000)(*a), flat(*a)),
@@ -506,7 +508,9 @@ def compare(trace, test):
 def execute(name, arguments):
     test = TESTS[name]
     command = [word.replace("{workloads}", os.path.abspath(arguments.workloads)) for word in test.command]
-    if test.late:
+    if test.by_run:
+        trace = run_started(arguments.sigmatrace, test.run_options, command, test.trace_options, arguments.keep)
+    elif test.late:
         trace = run_late(arguments.sigmatrace, test.run_options, command, test.trace_options, test.sends, arguments.keep)
     else:
         trace = run_traced(arguments.sigmatrace, test.run_options, command, test.trace_options, arguments.keep,

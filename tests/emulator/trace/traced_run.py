@@ -240,6 +240,36 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, wo
             shutil.rmtree(directory, ignore_errors=True)
 
 
+def run_started(sigmatrace, run_options, command, trace_options=(), keep=None):
+    """The Trace of a workload that `sigmatrace run` starts itself."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    directory = keep or tempfile.mkdtemp(prefix="sigma-run-", dir=base)
+    run_directory, devices = os.path.join(directory, "run"), os.path.join(directory, "devices")
+    os.makedirs(devices, exist_ok=True)
+    connectx_tree.make_tree(devices, link_layers(run_options))
+    path = os.path.join(directory, "ops.csv")
+    words = [sigmatrace, "run", "--budget", "off", "--ring-size", "64M", "-o", path, *trace_options, "--",
+             os.path.join(EMULATOR, "connectx-run"), "--dir", run_directory, "--realtime", "--timeout", str(LIMIT_S),
+             *run_options, "--", *command]
+    trace = process = None
+    try:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=dict(os.environ, SIGMATRACE_SYSFS=os.path.join(devices, "sys"),
+                                            SIGMATRACE_CLOCK=os.path.join(devices, "clock")))
+        text, said = process.communicate(timeout=LIMIT_S + 60)
+        if process.returncode != 0:
+            raise Failed(f"status {process.returncode}:\n" + "\n".join((text + said).splitlines()[-SHOWN_LINES:]))
+        with open(path + ".meta.json", encoding="utf-8") as file:
+            trace = Trace(run_directory, read_rows(path), json.load(file), text, said)
+        return trace
+    finally:
+        if process and process.poll() is None:
+            process.terminate()  # which is passed on to connectx-run
+            process.communicate()
+        if trace is None and not keep:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
 # ---- a job that runs already
 
 def wait_until(condition, what, launcher):
