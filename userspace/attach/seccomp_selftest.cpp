@@ -29,7 +29,8 @@ extern "C" __attribute__((noinline, noclone, used)) int sigma_seccomp_target(int
 constexpr int kAlive = 42;
 
 // The child. After fork only calls that are safe in a process that may have had threads.
-[[noreturn]] void child(int go) {
+[[noreturn]] void child(int go, int other_end) {
+  close(other_end);  // or it would never read that end's closing
   constexpr auto allow = [](uint32_t number) {
     return std::array<sock_filter, 2>{{BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
                                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
@@ -100,7 +101,7 @@ SeccompVerdict return_probe_under_seccomp(ReturnForm form) {
   Fd go_read(ends[0]), go_write(ends[1]);
   const pid_t pid = fork();
   if (pid < 0) return {false, "fork: " + errno_text(errno)};
-  if (pid == 0) child(go_read.get());
+  if (pid == 0) child(go_read.get(), go_write.get());
 
   UprobeLink link;
   const int error = attach_return(form, program.program.get(), *site, pid, link);

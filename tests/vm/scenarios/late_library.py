@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import check
 from jobs import csv_path
-from rig import Held, Tracer, expect, is_listening, program, run_test, wait_for
+from rig import SIGMATRACE, Held, Tracer, expect, is_listening, program, run_test, wait_for
 
 COUNT = 200
 PORT = 18650
@@ -26,9 +26,19 @@ def job(name: str, *words: str) -> Held:
                        "bytes=64", f"port={PORT}", "stages=qp", *words], stdin=subprocess.PIPE)
 
 
+def without_sys_admin() -> None:
+    """Says at once what is missing, and how to do without; nothing is written."""
+    csv = csv_path("without")
+    done = subprocess.run(["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", SIGMATRACE, "attach", "--pid", "1", "-o", csv],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    expect(done.returncode == 1 and "CAP_SYS_ADMIN is missing" in done.stderr and "perf_event_paranoid=2" in done.stderr, done.stderr)
+    expect(not os.path.exists(csv), "an output that holds nothing")
+
+
 def test() -> None:
     with open("/proc/sys/kernel/perf_event_paranoid", encoding="ascii") as file:
         expect(int(file.read()) > 2, "the kernel restricts nothing: this shows nothing")
+    without_sys_admin()
     server, client = job("server", "device=rxe1"), job("client", "device=rxe0", "127.0.0.1")
     csv = csv_path("late_library")
     tracer = Tracer([server.pid, client.pid], csv)
