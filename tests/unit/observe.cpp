@@ -492,6 +492,35 @@ TEST_CASE("observe: overwritten completions are counted by the consumer's index"
   CHECK(watched.heard.missed == 500 - 1 - 31);
 }
 
+TEST_CASE("observe: after a stall two looks take all that the owner has passed, and a lap's losses are one gap") {
+  WatchedCq watched(1024, 64, true);
+  const auto produce = [&](uint64_t count) {
+    for (; count > 0; --count) watched.ring.complete(static_cast<uint16_t>(watched.ring.produced));
+  };
+  produce(8);
+  watched.look();
+  watched.ring.consumed = 8;
+  watched.look();
+  produce(700);
+  watched.ring.consumed = 700;
+  watched.look();  // tells how far the owner is
+  watched.look();
+  CHECK(watched.reader->next() >= 700);
+  while (watched.reader->next() < 708) watched.look();
+  CHECK(watched.heard.completions.size() == 708);
+  CHECK(watched.heard.missed == 0);
+
+  produce(1500);  // the device is a lap ahead of the reader, and not of the owner
+  watched.ring.consumed = watched.ring.produced - 900;
+  watched.look();
+  watched.look();
+  while (watched.reader->next() < watched.ring.produced) watched.look();
+  CHECK(watched.heard.completions.size() + watched.heard.missed == watched.ring.produced);
+  CHECK(watched.heard.missed >= 1500 - 1024);
+  CHECK(watched.heard.missed <= 1500 - 1024 + 1);
+  CHECK(watched.heard.gaps.size() <= 3);
+}
+
 TEST_CASE("observe: the first completion is read also by a reader that comes late in the first lap") {
   for (const uint64_t consumed : {9u, 20u, 31u}) {
     WatchedCq watched(32, 64, true);
