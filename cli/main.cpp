@@ -8,6 +8,7 @@
 #include <new>
 #include <vector>
 
+#include "base/human.h"
 #include "base/terminal.h"
 #include "cli/commands.h"
 
@@ -65,6 +66,12 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const std::string first = argc > 1 ? argv[1] : "";
+    if (!first.empty() && first[0] != '-' && app.get_subcommands().empty()) {
+      sigma::print_error({fmt::format("there is no subcommand '{}'", sigma::printable(first)),
+                          app.get_name() + " --help"});
+      return kUsage;
+    }
     sigma::print_error({error.what(), parsed_name(app, commands) + " --help"});
     return kUsage;
   }

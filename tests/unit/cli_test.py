@@ -78,7 +78,8 @@ def case_no_subcommand():
 
 
 def case_unknown_subcommand():
-    refuses("frobnicate", names="frobnicate")
+    refuses("frobnicate", names="there is no subcommand 'frobnicate'")
+    refuses("exprot", "trace", "--format", "csv", names="there is no subcommand 'exprot'")
 
 
 def case_unknown_option():

@@ -224,7 +224,7 @@ TEST_CASE("a meta.json that is not one gives a clear error") {
   }
   SECTION("gone") {
     fs::remove(path);
-    expected = "No such file";
+    expected = "there is no meta.json in it";
   }
   SECTION("a FIFO, which would block") {
     fs::remove(path);

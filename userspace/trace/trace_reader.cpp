@@ -22,11 +22,13 @@ namespace {
 
 constexpr off_t kMaxMetaBytes = 256 << 20;
 constexpr size_t kMaxDescriptions = 16;
+constexpr const char* kWhichFolder = "name the folder that `sigmatrace attach -o DIR` wrote";
 
 Error cannot_read(const std::string& path, int errnum) {
+  if (errnum == ENOTDIR)
+    return {fmt::format("{} is not a trace: traces are folders", path), kWhichFolder};
   Error error{fmt::format("cannot read the trace {}: {}", path, errno_text(errnum))};
-  if (errnum == ENOENT || errnum == ENOTDIR)
-    error.hint = "name the folder that `sigmatrace attach -o DIR` wrote";
+  if (errnum == ENOENT) error.hint = kWhichFolder;
   if (errnum == EACCES) error.hint = "traces are readable by the user who recorded them only";
   return error;
 }
@@ -34,6 +36,8 @@ Error cannot_read(const std::string& path, int errnum) {
 Result<std::string> read_file(int folder, const char* name, const std::string& path) {
   const Fd fd(openat(folder, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat info {};
+  if (!fd && errno == ENOENT)
+    return Error{fmt::format("{} is not a trace: there is no {} in it", path, name), kWhichFolder};
   if (!fd || fstat(fd.get(), &info) != 0) return cannot_read(path, errno);
   if (!S_ISREG(info.st_mode) || info.st_size > kMaxMetaBytes)
     return Error{fmt::format("{}/{} is not that of a trace", path, name)};
