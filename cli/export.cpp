@@ -11,10 +11,10 @@
 #include "cli/commands.h"
 #include "output/csv.h"
 #include "output/perfetto.h"
+#include "trace/copy.h"
 #include "trace/csv_tables.h"
 #include "trace/replay.h"
 #include "trace/trace_reader.h"
-#include "trace/trace_writer.h"
 
 namespace sigma {
 namespace {
@@ -77,44 +77,6 @@ Status export_table(TraceReader& reader, const ExportOptions& options) {
   return {};
 }
 
-// Record by record; what was torn or damaged stays behind.
-class Copier final : public TraceVisitor {
- public:
-  explicit Copier(TraceWriter& writer) : writer_(writer) {}
-  void on_record(std::span<const std::byte> record) override { writer_.on_record(record); }
-  void on_note(std::span<const std::byte> note) override { writer_.on_record(note); }
-  // The copy has no holes of its own: that nothing was traced there is said by a record.
-  void on_hole(uint64_t begin_ns, uint64_t end_ns, uint64_t) override {
-    sigma_window window{};
-    window.h.type = SIGMA_WINDOW;
-    window.h.size = sizeof window;
-    for (const uint32_t kind : {SIGMA_WINDOW_PAUSE, SIGMA_WINDOW_RESUME}) {
-      window.kind = kind;
-      window.h.time_ns = kind == SIGMA_WINDOW_PAUSE ? begin_ns : end_ns;
-      writer_.on_record(std::as_bytes(std::span(&window, 1)));
-    }
-  }
-
- private:
-  TraceWriter& writer_;
-};
-
-Status export_ctf(TraceReader& reader, const std::string& output) {
-  const TraceMeta& meta = reader.meta();
-  SIGMA_ASSIGN(const auto writer, TraceWriter::create(output, meta, {.cpus = reader.cpus()}));
-  Copier copier(*writer);
-  reader.replay(copier);
-  writer->note_dropped(reader.damage().discarded);
-  // What the damage took away stays in the copy's statement.
-  Counters attacher = meta.attacher;
-  attacher.trace_missing += reader.damage().missing;
-  attacher.trace_overwritten += reader.damage().overwritten;
-  TraceInfo info = meta.info;
-  for (const std::string& description : reader.damage().descriptions)
-    info.remarks.push_back("the original is damaged: " + description);
-  return writer->finish(info, attacher);
-}
-
 Status export_perfetto(TraceReader& reader, const std::string& output) {
   const TraceInfo& recorded = reader.meta().info;
   SIGMA_ASSIGN(const auto sink,
@@ -142,7 +104,7 @@ Result<int> run(const ExportOptions& options) {
   SIGMA_ASSIGN(const auto reader, TraceReader::open(options.trace));
   if (options.format == "ctf") {
     if (options.output == "-") return Error{"a CTF copy is a folder", "name it: -o DIR"};
-    SIGMA_CHECK(export_ctf(*reader, options.output));
+    SIGMA_CHECK(copy_trace(*reader, options.output));
   } else if (options.format == "perfetto") {
     SIGMA_CHECK(export_perfetto(*reader, options.output));
   } else if (options.table == "ops") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// bench export: records a second into a trace, CSV rows a second out of it, Perfetto packets
-// beside. Prints one JSON object per row, which scripts/bench gathers.
+// bench export: records a second into a trace; out of it CSV rows, a copy of the trace (CTF) and
+// Perfetto packets. Prints one JSON object per row, which scripts/bench gathers.
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "output/csv.h"
 #include "output/perfetto.h"
 #include "replay_job.h"
+#include "trace/copy.h"
 #include "trace/replay.h"
 #include "trace/trace_reader.h"
 
@@ -67,6 +69,17 @@ int main() {
   });
   row("export.csv_rows", rows.rate, "rows/s", 1e6, rows.rate >= 1e6);
   row("export.csv_cpu", rows.cpu_ns, "ns CPU a row, all threads", -1, true);
+  const Median copied = median_of(2 * kCount, [&] {
+    auto reader = TraceReader::open(job / "trace");
+    if (!reader.ok()) throw std::runtime_error(reader.error().what);
+    std::filesystem::remove_all(job / "copy");
+    const uint64_t begin_ns = monotonic_now_ns();
+    if (auto status = copy_trace(**reader, job / "copy"); !status.ok())
+      throw std::runtime_error(status.error().what);
+    return 2 * kCount * 1e9 / static_cast<double>(monotonic_now_ns() - begin_ns);
+  });
+  row("export.ctf", copied.rate, "records/s, of a copy in CTF", -1, true);
+  row("export.ctf_cpu", copied.cpu_ns, "ns CPU a record, all threads", -1, true);
   const Median operations = median_of(kCount, [&] {
     return replay_rate(job / "trace", [&](const TraceInfo& info) {
       return PerfettoSink::create(job / "ops.pftrace", {info.node.node, info.start_clock});
