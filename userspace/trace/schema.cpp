@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "trace/schema.h"
 
-#include <infiniband/verbs.h>
-
 #include <algorithm>
-#include <array>
 
 #include "trace/notes.h"
 
@@ -22,22 +19,7 @@ using enum FieldForm;
 constexpr auto kQueues = std::to_array<ValueName>(
     {{"send", SIGMA_QUEUE_SEND}, {"recv", SIGMA_QUEUE_RECV}, {"srq", SIGMA_QUEUE_SRQ}});
 
-constexpr auto kWrOpcodes = std::to_array<ValueName>({
-    {"rdma_write", IBV_WR_RDMA_WRITE},
-    {"rdma_write_with_imm", IBV_WR_RDMA_WRITE_WITH_IMM},
-    {"send", IBV_WR_SEND},
-    {"send_with_imm", IBV_WR_SEND_WITH_IMM},
-    {"rdma_read", IBV_WR_RDMA_READ},
-    {"atomic_cmp_and_swp", IBV_WR_ATOMIC_CMP_AND_SWP},
-    {"atomic_fetch_and_add", IBV_WR_ATOMIC_FETCH_AND_ADD},
-    {"local_inv", IBV_WR_LOCAL_INV},
-    {"bind_mw", IBV_WR_BIND_MW},
-    {"send_with_inv", IBV_WR_SEND_WITH_INV},
-    {"tso", IBV_WR_TSO},
-    {"driver1", IBV_WR_DRIVER1},
-});
-
-// Of a ring's entry: those, and what posts by verbs never are.
+// Of a ring's entry: those of verbs, and what posts by verbs never are.
 constexpr auto kRingWrOpcodes = [] {
   std::array<ValueName, kWrOpcodes.size() + 5> all{};
   std::copy(kWrOpcodes.begin(), kWrOpcodes.end(), all.begin());
@@ -50,70 +32,13 @@ constexpr auto kRingWrOpcodes = [] {
   return all;
 }();
 
-constexpr auto kWcOpcodes = std::to_array<ValueName>({
-    {"send", IBV_WC_SEND},
-    {"rdma_write", IBV_WC_RDMA_WRITE},
-    {"rdma_read", IBV_WC_RDMA_READ},
-    {"comp_swap", IBV_WC_COMP_SWAP},
-    {"fetch_add", IBV_WC_FETCH_ADD},
-    {"bind_mw", IBV_WC_BIND_MW},
-    {"local_inv", IBV_WC_LOCAL_INV},
-    {"tso", IBV_WC_TSO},
-    {"recv", IBV_WC_RECV},
-    {"recv_rdma_with_imm", IBV_WC_RECV_RDMA_WITH_IMM},
-    {"tm_add", IBV_WC_TM_ADD},
-    {"tm_del", IBV_WC_TM_DEL},
-    {"tm_sync", IBV_WC_TM_SYNC},
-    {"tm_recv", IBV_WC_TM_RECV},
-    {"tm_no_tag", IBV_WC_TM_NO_TAG},
-});
-
-constexpr auto kWcStatuses = std::to_array<ValueName>({
-    {"success", IBV_WC_SUCCESS},
-    {"loc_len_err", IBV_WC_LOC_LEN_ERR},
-    {"loc_qp_op_err", IBV_WC_LOC_QP_OP_ERR},
-    {"loc_eec_op_err", IBV_WC_LOC_EEC_OP_ERR},
-    {"loc_prot_err", IBV_WC_LOC_PROT_ERR},
-    {"wr_flush_err", IBV_WC_WR_FLUSH_ERR},
-    {"mw_bind_err", IBV_WC_MW_BIND_ERR},
-    {"bad_resp_err", IBV_WC_BAD_RESP_ERR},
-    {"loc_access_err", IBV_WC_LOC_ACCESS_ERR},
-    {"rem_inv_req_err", IBV_WC_REM_INV_REQ_ERR},
-    {"rem_access_err", IBV_WC_REM_ACCESS_ERR},
-    {"rem_op_err", IBV_WC_REM_OP_ERR},
-    {"retry_exc_err", IBV_WC_RETRY_EXC_ERR},
-    {"rnr_retry_exc_err", IBV_WC_RNR_RETRY_EXC_ERR},
-    {"loc_rdd_viol_err", IBV_WC_LOC_RDD_VIOL_ERR},
-    {"rem_inv_rd_req_err", IBV_WC_REM_INV_RD_REQ_ERR},
-    {"rem_abort_err", IBV_WC_REM_ABORT_ERR},
-    {"inv_eecn_err", IBV_WC_INV_EECN_ERR},
-    {"inv_eec_state_err", IBV_WC_INV_EEC_STATE_ERR},
-    {"fatal_err", IBV_WC_FATAL_ERR},
-    {"resp_timeout_err", IBV_WC_RESP_TIMEOUT_ERR},
-    {"general_err", IBV_WC_GENERAL_ERR},
-    {"tm_err", IBV_WC_TM_ERR},
-    {"tm_rndv_incomplete", IBV_WC_TM_RNDV_INCOMPLETE},
-});
-
-constexpr auto kQpTypes = std::to_array<ValueName>({
-    {"rc", IBV_QPT_RC},
-    {"uc", IBV_QPT_UC},
-    {"ud", IBV_QPT_UD},
-    {"raw_packet", IBV_QPT_RAW_PACKET},
-    {"xrc_send", IBV_QPT_XRC_SEND},
-    {"xrc_recv", IBV_QPT_XRC_RECV},
-    {"driver_or_unknown", IBV_QPT_DRIVER},
-});
-
-constexpr auto kQpStates = std::to_array<ValueName>({
-    {"reset", IBV_QPS_RESET},
-    {"init", IBV_QPS_INIT},
-    {"rtr", IBV_QPS_RTR},
-    {"rts", IBV_QPS_RTS},
-    {"sqd", IBV_QPS_SQD},
-    {"sqe", IBV_QPS_SQE},
-    {"err", IBV_QPS_ERR},
-});
+// A record's 0xff is a type that is not known, or the driver's own.
+constexpr auto kRecordQpTypes = [] {
+  auto types = kQpTypes;
+  for (ValueName& type : types)
+    if (type.value == IBV_QPT_DRIVER) type.name = "driver_or_unknown";
+  return types;
+}();
 
 constexpr auto kOutcomes = std::to_array<ValueName>({{"refused", SIGMA_OUTCOME_REFUSED},
                                                      {"committed", SIGMA_OUTCOME_COMMITTED},
@@ -154,7 +79,7 @@ constexpr auto kPost = std::to_array<Field>({
     ENUM(sigma_post, queue, kQueues),
     ENUM(sigma_post, opcode, kWrOpcodes),
     FIELD(sigma_post, send_flags, hex),
-    ENUM(sigma_post, qp_type, kQpTypes),
+    ENUM(sigma_post, qp_type, kRecordQpTypes),
     FIELD(sigma_post, omitted),
     FIELD(sigma_post, remote_lid),
     FIELD(sigma_post, reserved, padding),
@@ -231,7 +156,7 @@ constexpr auto kQpSeen = std::to_array<Field>({
     FIELD(sigma_qp_seen, srq_ptr, hex),
     FIELD(sigma_qp_seen, qp_num),
     FIELD(sigma_qp_seen, handle),
-    ENUM(sigma_qp_seen, qp_type, kQpTypes),
+    ENUM(sigma_qp_seen, qp_type, kRecordQpTypes),
     ENUM(sigma_qp_seen, state, kQpStates),
     ENUM(sigma_qp_seen, source, kQpSources),
     FIELD(sigma_qp_seen, reserved, padding),
@@ -270,7 +195,7 @@ constexpr auto kQpPeer = std::to_array<Field>({
     FIELD(sigma_qp_peer, sq_psn),
     FIELD(sigma_qp_peer, rq_psn),
     ENUM(sigma_qp_peer, state, kQpStates),
-    ENUM(sigma_qp_peer, qp_type, kQpTypes),
+    ENUM(sigma_qp_peer, qp_type, kRecordQpTypes),
     FIELD(sigma_qp_peer, peer_gid_high, hex),
     FIELD(sigma_qp_peer, peer_gid_low, hex),
     FIELD(sigma_qp_peer, path_mtu),
@@ -295,23 +220,6 @@ constexpr auto kWindow = std::to_array<Field>({
 constexpr auto kRingKinds = std::to_array<ValueName>({{"send", SIGMA_RING_SEND}, {"cq", SIGMA_RING_CQ}});
 constexpr auto kRingEvents = std::to_array<ValueName>(
     {{"begin", SIGMA_RING_BEGIN}, {"state", SIGMA_RING_STATE}, {"end", SIGMA_RING_END}});
-constexpr auto kRingOrigins = std::to_array<ValueName>({{"command", SIGMA_RING_BY_COMMAND},
-                                                        {"scan", SIGMA_RING_BY_SCAN},
-                                                        {"content", SIGMA_RING_BY_CONTENT},
-                                                        {"library", SIGMA_RING_BY_LIBRARY}});
-constexpr auto kRingModes = std::to_array<ValueName>({{"read", SIGMA_RING_READ},
-                                                      {"counted", SIGMA_RING_COUNTED},
-                                                      {"snapshot", SIGMA_RING_SNAPSHOT},
-                                                      {"setup", SIGMA_RING_SETUP}});
-constexpr auto kInitiators = std::to_array<ValueName>({{"unknown", SIGMA_INITIATOR_UNKNOWN},
-                                                       {"cpu", SIGMA_INITIATOR_CPU},
-                                                       {"gpu", SIGMA_INITIATOR_GPU}});
-constexpr auto kGapReasons = std::to_array<ValueName>({{"lapped", SIGMA_GAP_LAPPED},
-                                                       {"uncertain", SIGMA_GAP_UNCERTAIN},
-                                                       {"unreadable", SIGMA_GAP_UNREADABLE},
-                                                       {"counted", SIGMA_GAP_COUNTED},
-                                                       {"ended", SIGMA_GAP_ENDED}});
-
 constexpr auto kRing = std::to_array<Field>({
     FIELD(sigma_ring, context, hex),
     FIELD(sigma_ring, ring_addr, hex),
@@ -355,7 +263,7 @@ constexpr auto kRingPost = std::to_array<Field>({
     FIELD(sigma_ring_post, flags, hex),
     FIELD(sigma_ring_post, num_sge),
     ENUM(sigma_ring_post, opcode, kRingWrOpcodes),
-    ENUM(sigma_ring_post, qp_type, kQpTypes),
+    ENUM(sigma_ring_post, qp_type, kRecordQpTypes),
     ENUM(sigma_ring_post, initiator, kInitiators),
     FIELD(sigma_ring_post, tier),
     FIELD(sigma_ring_post, raw_opcode, hex),
@@ -501,9 +409,7 @@ std::span<const Field> uverbs_attr_fields() {
 }
 
 std::string_view name_of(MarkReason reason) {
-  for (const ValueName& known : kMarkReasons)
-    if (known.value == reason) return known.name;
-  return "";
+  return name_in(kMarkReasons, reason);
 }
 
 const RecordSchema* schema_of(uint16_t type) {

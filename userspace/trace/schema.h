@@ -10,14 +10,10 @@
 #include <string_view>
 
 #include "bpf/records.h"
+#include "output/value_names.h"
 #include "trace/packet.h"
 
 namespace sigma {
-
-struct ValueName {
-  std::string_view name;
-  uint64_t value;
-};
 
 enum class FieldForm : uint8_t {
   decimal,
