@@ -190,6 +190,20 @@ void* loaded_function(Library library, const char* name) {
   return found;
 }
 
+void* open_library(const char* name) {
+  const Guard guard;
+  void* library = dl().dlopen ? dl().dlopen(name, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (!library) forget_error();
+  return library;
+}
+
+void* function_of(void* library, const char* name) {
+  const Guard guard;
+  void* found = look_up(library, name, nullptr);
+  if (!found) forget_error();
+  return found;
+}
+
 void* answer_proc_address(const char* base, int version, uint64_t flags, void* found) {
   bool hooked = false;
   for (const HookRow& row : kRows) {

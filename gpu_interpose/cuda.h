@@ -23,6 +23,7 @@ namespace sigma::gpu::cuda {
 
 enum : CUresult {
   kSuccess = 0,
+  kInvalidValue = 1,
   kNotInitialized = 3,
   kNotReady = 600,
 };
@@ -34,8 +35,10 @@ enum : CUpointer_attribute {
 };
 enum : unsigned { kMemoryHost = 1, kMemoryDevice = 2 };
 enum : unsigned { kHostRegisterIoMemory = 4 };
-enum : unsigned { kHostAllocPortable = 1, kStreamNonBlocking = 1 };
+enum : unsigned { kHostRegisterPortable = 1, kStreamNonBlocking = 1 };
 enum : int { kCaptureRelaxed = 2 };
+// The GPU uses the host's page tables: the platform is coherent.
+enum : int { kDeviceUsesHostPageTables = 100 };
 enum : CUmemRangeHandleType { kRangeDmaBuf = 1 };
 enum : uint64_t { kProcPerThreadStream = 2 };
 

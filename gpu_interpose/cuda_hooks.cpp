@@ -2,6 +2,10 @@
 // Wrappers of the CUDA driver API: the real call first (before a free: last), its result unchanged;
 // then what it means for memory. A call from within one of ours, or of the driver itself, is passed
 // on.
+#include <atomic>
+
+#include "gpu_interpose/copier.h"
+#include "gpu_interpose/driver.h"
 #include "gpu_interpose/guard.h"
 #include "gpu_interpose/hooks.h"
 #include "gpu_interpose/memory.h"
@@ -25,15 +29,31 @@ CUresult call(F function, Arguments... arguments) {
 
 void allocated(const Guard& guard, CUresult result, uint64_t begin, uint64_t bytes,
                sigma_gpu_memory memory) {
-  if (result == cuda::kSuccess && guard.outermost()) add_range({begin, bytes, memory});
+  if (result == cuda::kSuccess && guard.outermost() && add_range({begin, bytes, memory}) &&
+      memory == SIGMA_GPU_MEMORY_DEVICE)
+    on_memory_reused(begin, bytes);
 }
 
-// Before the free: the last look at queues there.
-void freeing(const Guard& guard, uint64_t begin) {
-  Range range;
-  if (begin == 0 || !guard.outermost() || !remove_range(begin, range)) return;
-  before_memory_end(range.begin, range.bytes);
-}
+// Memory that the job frees: the last look at queues there, before. Where the free fails, they
+// stay.
+class Freeing {
+ public:
+  Freeing(const Guard& guard, uint64_t begin)
+      : known_(begin != 0 && guard.outermost() && remove_range(begin, range_)) {
+    if (known_) since_ns_ = before_memory_end(range_.begin, range_.bytes);
+  }
+  CUresult done(CUresult result) const {
+    if (!known_ || result == cuda::kSuccess) return result;
+    add_range(range_);
+    on_memory_kept(range_.begin, range_.bytes, since_ns_);
+    return result;
+  }
+
+ private:
+  Range range_;
+  bool known_;
+  uint64_t since_ns_ = 0;
+};
 
 template <typename F>
 CUresult allocate(F real, CUdeviceptr* address, size_t bytes, auto... rest) {
@@ -46,8 +66,8 @@ CUresult allocate(F real, CUdeviceptr* address, size_t bytes, auto... rest) {
 template <typename F>
 CUresult release(F real, uint64_t begin, auto... arguments) {
   const Guard guard;
-  freeing(guard, begin);
-  return call(real, arguments...);
+  const Freeing freeing(guard, begin);
+  return freeing.done(call(real, arguments...));
 }
 
 }  // namespace
@@ -137,7 +157,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   Range range;
   for (uint64_t at = address; guard.outermost() && at < address + bytes && find_range(at, range);
        at = range.begin + range.bytes)
-    freeing(guard, range.begin);
+    if (remove_range(range.begin, range)) before_memory_end(range.begin, range.bytes);
   return call(SIGMA_REAL(cuMemUnmap), address, bytes);
 }
 
@@ -183,27 +203,75 @@ CUresult cuMemHostUnregister(void* address) {
 
 namespace {
 
-template <typename F>
-CUresult end_context(F real, int device) {
-  const Guard guard;
-  if (!guard.outermost()) return call(real, device);
+constexpr int kMaxDevices = 64;
+std::atomic<int> retained[kMaxDevices];  // primary contexts, by the job
+std::atomic<uint64_t> in_vain_until_ns{0};
+
+// A context may end by this call: the reader has left it meanwhile, and taken its last looks.
+template <typename F, typename Argument>
+CUresult end_context(F real, Argument argument) {
   const ReaderPause pause;
-  return call(real, device);
+  const CUresult result = call(real, argument);
+  if (result == cuda::kSuccess) on_context_ended();
+  return result;
+}
+
+// Most releases are not the last: a library that asks whether there is a context, and lets it go
+// again. What others than our hooks have retained we do not know; where a pause shows that, it is
+// not tried again for a while, for it costs the job a wait.
+template <typename F>
+CUresult release_context(F real, int device) {
+  const Guard guard;
+  const bool known = device >= 0 && device < kMaxDevices;
+  const bool last = !known || retained[device].fetch_sub(1, std::memory_order_relaxed) <= 1;
+  if (known && last) retained[device].store(0, std::memory_order_relaxed);
+  if (!guard.outermost() || !last || now_ns() < in_vain_until_ns.load(std::memory_order_relaxed))
+    return call(real, device);
+  const CUresult result = end_context(real, device);
+  if (primary_is_active(device))
+    in_vain_until_ns.store(now_ns() + 1'000'000'000, std::memory_order_relaxed);
+  return result;
+}
+
+template <typename F>
+CUresult reset_context(F real, int device) {
+  const Guard guard;
+  if (device >= 0 && device < kMaxDevices) retained[device].store(0, std::memory_order_relaxed);
+  return guard.outermost() ? end_context(real, device) : call(real, device);
+}
+
+template <typename F>
+CUresult destroy_context(F real, CUcontext context) {
+  const Guard guard;
+  return guard.outermost() ? end_context(real, context) : call(real, context);
 }
 
 }  // namespace
 
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, int device) {
+  const Guard guard;
+  const CUresult result = call(SIGMA_REAL(cuDevicePrimaryCtxRetain), context, device);
+  if (result == cuda::kSuccess && device >= 0 && device < kMaxDevices)
+    retained[device].fetch_add(1, std::memory_order_relaxed);
+  return result;
+}
 CUresult cuDevicePrimaryCtxRelease(int device) {
-  return end_context(SIGMA_REAL(cuDevicePrimaryCtxRelease), device);
+  return release_context(SIGMA_REAL(cuDevicePrimaryCtxRelease), device);
 }
 CUresult cuDevicePrimaryCtxRelease_v2(int device) {
-  return end_context(SIGMA_REAL(cuDevicePrimaryCtxRelease_v2), device);
+  return release_context(SIGMA_REAL(cuDevicePrimaryCtxRelease_v2), device);
 }
 CUresult cuDevicePrimaryCtxReset(int device) {
-  return end_context(SIGMA_REAL(cuDevicePrimaryCtxReset), device);
+  return reset_context(SIGMA_REAL(cuDevicePrimaryCtxReset), device);
 }
 CUresult cuDevicePrimaryCtxReset_v2(int device) {
-  return end_context(SIGMA_REAL(cuDevicePrimaryCtxReset_v2), device);
+  return reset_context(SIGMA_REAL(cuDevicePrimaryCtxReset_v2), device);
+}
+CUresult cuCtxDestroy(CUcontext context) {
+  return destroy_context(SIGMA_REAL(cuCtxDestroy), context);
+}
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  return destroy_context(SIGMA_REAL(cuCtxDestroy_v2), context);
 }
 
 // ---- memory for a NIC ---------------------------------------------------------------------------

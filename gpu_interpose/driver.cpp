@@ -23,4 +23,12 @@ MemoryFacts ask_driver(uint64_t address) {
   return facts;
 }
 
+bool primary_is_active(int device) {
+  const auto ask = reinterpret_cast<CUresult (*)(int, unsigned*, int*)>(
+      loaded_function(Library::cuda, "cuDevicePrimaryCtxGetState"));
+  unsigned flags = 0;
+  int active = 0;
+  return ask && ask(device, &flags, &active) == cuda::kSuccess && active;
+}
+
 }  // namespace sigma::gpu

@@ -8,5 +8,7 @@ namespace sigma::gpu {
 
 // What the driver knows of an address: memory unknown when it does not know it, or is not loaded.
 MemoryFacts ask_driver(uint64_t address);
+// The device's primary context is there. False where that cannot be told.
+bool primary_is_active(int device);
 
 }  // namespace sigma::gpu

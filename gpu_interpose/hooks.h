@@ -44,6 +44,11 @@ void* real_function(Hook hook);
 // A function of a loaded library by name, past all hooks; null if there is none.
 void* loaded_function(Library library, const char* name);
 
+// A library that is not there yet, past all hooks; null if it cannot be loaded. Takes the loader's
+// lock: for the reader's thread, not for the job's.
+void* open_library(const char* name);
+void* function_of(void* library, const char* name);
+
 // What a caller of cuGetProcAddress gets instead of `found`; `found` where nothing is hooked.
 void* answer_proc_address(const char* base, int version, uint64_t flags, void* found);
 

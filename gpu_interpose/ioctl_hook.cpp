@@ -67,11 +67,31 @@ Caller caller_of(int fd, uint64_t handle) {
   return {fd, nullptr, nullptr, static_cast<uint32_t>(handle), nullptr};
 }
 
-void before(const Command& command, int fd) {
-  if (command.is(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_DESTROY))
-    before_object_end(caller_of(fd, command.number(MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE)));
-  else if (command.is(MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_DEREG))
-    before_umem_end(caller_of(fd, command.number(MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE)));
+bool ends_object(const Command& command) {
+  return command.is(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_DESTROY);
+}
+bool ends_umem(const Command& command) {
+  return command.is(MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_DEREG);
+}
+Caller owner_of(const Command& command, int fd) {
+  uint16_t handle = MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE;
+  if (ends_object(command)) handle = MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE;
+  if (ends_umem(command)) handle = MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE;
+  return caller_of(fd, command.number(handle));
+}
+
+// Returns when what it is about ended, if it does.
+uint64_t before(const Command& command, int fd) {
+  if (ends_object(command)) return before_object_end(owner_of(command, fd));
+  if (ends_umem(command)) return before_umem_end(owner_of(command, fd));
+  if (command.is(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_MODIFY))
+    before_modify(owner_of(command, fd), command.bytes(MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_IN, false));
+  return 0;
+}
+
+void after_failure(const Command& command, int fd, uint64_t since_ns) {
+  if (ends_object(command)) on_object_kept(owner_of(command, fd), since_ns);
+  if (ends_umem(command)) on_umem_kept(owner_of(command, fd), since_ns);
 }
 
 void after(const Command& command, int fd) {
@@ -125,13 +145,14 @@ int ioctl(int fd, unsigned long request, ...) noexcept {
   if (!command.is_devx()) return real(fd, request, argument);
   const Guard guard;
   const bool past_hooks = guard.outermost() && cuda_is_loaded();
-  if (past_hooks) before(command, fd);
+  const uint64_t since_ns = past_hooks ? before(command, fd) : 0;
   const int result = real(fd, request, argument);
-  if (result != 0) return result;
   const int kept = errno;
-  if (past_hooks)
+  if (past_hooks && result != 0)
+    after_failure(command, fd, since_ns);
+  else if (past_hooks)
     after(command, fd);
-  else
+  else if (result == 0)
     note_handle(command);
   errno = kept;
   return result;

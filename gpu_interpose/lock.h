@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,8 +14,15 @@ namespace sigma::gpu {
 class SpinLock {
  public:
   void lock() {
-    for (int spins = 0; taken_.exchange(true, std::memory_order_acquire);)
-      if (++spins > 100) syscall(SYS_sched_yield);
+    for (int spins = 0; taken_.exchange(true, std::memory_order_acquire);) {
+      if (++spins < 100) continue;
+      // Whoever holds it may be waiting for this CPU behind a thread of higher priority: ours.
+      const timespec pause{0, 50'000};
+      if (spins > 1'000)
+        syscall(SYS_nanosleep, &pause, nullptr);
+      else
+        syscall(SYS_sched_yield);
+    }
   }
   void unlock() { taken_.store(false, std::memory_order_release); }
 

@@ -39,8 +39,8 @@ void erase(size_t first, size_t count) {
 
 }  // namespace
 
-void add_range(const Range& range) {
-  if (range.bytes == 0 || range.begin + range.bytes < range.begin) return;
+bool add_range(const Range& range) {
+  if (range.bytes == 0 || range.begin + range.bytes < range.begin) return false;
   const Locked locked(lock);
   const size_t at = position_of(range.begin);
   size_t end = at;
@@ -48,11 +48,12 @@ void add_range(const Range& range) {
   erase(at, end - at);
   if (used == kCapacity) {
     count(SIGMA_GPU_RANGES_FULL);
-    return;
+    return end > at;
   }
   memmove(&ranges[at + 1], &ranges[at], (used - at) * sizeof(Range));
   ranges[at] = range;
   ++used;
+  return end > at;
 }
 
 bool remove_range(uint64_t begin, Range& removed) {

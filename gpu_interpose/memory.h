@@ -18,8 +18,9 @@ struct Range {
   sigma_gpu_memory memory = SIGMA_GPU_MEMORY_UNKNOWN;
 };
 
-// Ranges of the table that it overlaps are forgotten: they have been freed past the hooks.
-void add_range(const Range& range);
+// Ranges of the table that it overlaps are forgotten: they have been freed past the hooks. True if
+// there were any.
+bool add_range(const Range& range);
 // The range that begins at `begin`, and what it was.
 bool remove_range(uint64_t begin, Range& removed);
 bool find_range(uint64_t address, Range& found);

@@ -74,8 +74,13 @@ int mlx5dv_devx_umem_dereg(mlx5dv_devx_umem* umem) {
   const Guard guard;
   const auto real = SIGMA_REAL(mlx5dv_devx_umem_dereg);
   if (!real) return EOPNOTSUPP;
-  if (umem && watched(guard)) before_umem_end(caller_of(nullptr, umem, nullptr));
-  return real(umem);
+  const bool ours = umem && watched(guard);
+  const Caller caller = caller_of(nullptr, umem, nullptr);
+  const uint64_t since_ns = ours ? before_umem_end(caller) : 0;
+  const int result = real(umem);
+  const KeepErrno keep;
+  if (ours && result != 0) on_umem_kept(caller, since_ns);
+  return result;
 }
 
 mlx5dv_devx_uar* mlx5dv_devx_alloc_uar(ibv_context* context, uint32_t flags) {
@@ -116,11 +121,12 @@ int mlx5dv_devx_obj_modify(mlx5dv_devx_obj* object, const void* in, size_t in_by
   const Guard guard;
   const auto real = SIGMA_REAL(mlx5dv_devx_obj_modify);
   if (!real) return EOPNOTSUPP;
+  const bool ours = object && watched(guard);
+  const Caller caller = caller_of(nullptr, object, nullptr);
+  if (ours) before_modify(caller, bytes_of(in, in_bytes));
   const int result = real(object, in, in_bytes, out, out_bytes);
   const KeepErrno keep;
-  if (watched(guard))
-    on_modified(caller_of(nullptr, object, nullptr), bytes_of(in, in_bytes),
-                bytes_of(out, out_bytes));
+  if (ours) on_modified(caller, bytes_of(in, in_bytes), bytes_of(out, out_bytes));
   return result;
 }
 
@@ -128,6 +134,11 @@ int mlx5dv_devx_obj_destroy(mlx5dv_devx_obj* object) {
   const Guard guard;
   const auto real = SIGMA_REAL(mlx5dv_devx_obj_destroy);
   if (!real) return EOPNOTSUPP;
-  if (object && watched(guard)) before_object_end(caller_of(nullptr, object, nullptr));
-  return real(object);
+  const bool ours = object && watched(guard);
+  const Caller caller = caller_of(nullptr, object, nullptr);
+  const uint64_t since_ns = ours ? before_object_end(caller) : 0;
+  const int result = real(object);
+  const KeepErrno keep;
+  if (ours && result != 0) on_object_kept(caller, since_ns);
+  return result;
 }

@@ -4,19 +4,17 @@
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <atomic>
 
 #include "decode/prm.h"
+#include "gpu_interpose/driver.h"
 #include "gpu_interpose/emit.h"
 #include "gpu_interpose/hooks.h"
-#include "gpu_interpose/lock.h"
-#include "gpu_interpose/memory.h"
+#include "gpu_interpose/queue_facts.h"
 #include "gpu_interpose/reader.h"
+#include "gpu_interpose/registered.h"
 #include "gpu_interpose/send_look.h"
 #include "gpu_interpose/stack_name.h"
 #include "gpu_interpose/text.h"
@@ -39,68 +37,7 @@ namespace sigma::gpu {
 namespace {
 
 constexpr auto& registry = sigmatrace_gpu_registry;
-
-struct Object {
-  bool live;
-  int fd;
-  uint32_t handle;
-  const void* object;
-
-  bool is(const Caller& caller) const {
-    if (!live) return false;
-    return caller.object ? object == caller.object : fd == caller.fd && handle == caller.handle;
-  }
-};
-
-struct Umem : Object {
-  uint32_t id;
-  uint64_t address, bytes, allocation;
-  sigma_gpu_memory memory;
-  int gpu;
-};
-struct DoorbellPage : Object {
-  uint32_t page;
-  uint64_t reg_addr, base_addr;
-  bool mapped;  // registered with the driver
-};
-struct CompletionQueue : Object {
-  uint32_t cqn, entries, cqe_bytes;
-  uint64_t address, doorbell;
-  sigma_gpu_memory memory;
-  uint16_t flags;
-};
-struct DmaBuf {
-  dev_t device;
-  ino_t inode;
-  uint64_t address;
-};
-
-// Each queue pair has up to four pieces of memory and a completion queue.
-template <typename T, size_t N>
-struct Table {
-  T rows[N];
-  size_t used;
-
-  T* add() {
-    for (size_t i = 0; i < used; ++i)
-      if (!rows[i].live) return &(rows[i] = T{});
-    return used < N ? &(rows[used++] = T{}) : nullptr;
-  }
-  // The newest first: descriptors and numbers are used again.
-  T* find(auto&& fits) {
-    for (size_t i = used; i-- > 0;)
-      if (rows[i].live && fits(rows[i])) return &rows[i];
-    return nullptr;
-  }
-};
-
-SpinLock lock;
-Table<Umem, 4 * SIGMA_GPU_MAX_QUEUES> umems;
-Table<DoorbellPage, SIGMA_GPU_MAX_QUEUES> pages;
-Table<CompletionQueue, SIGMA_GPU_MAX_QUEUES> completion_queues;
 Object queue_objects[SIGMA_GPU_MAX_QUEUES];  // beside registry.queues
-DmaBuf dmabufs[1024];                        // the newest
-size_t dmabufs_seen = 0;
 
 uint64_t now_ns() {
   timespec time{};
@@ -124,71 +61,6 @@ void after_fork() {
   reader_after_fork();
 }
 
-// Before the first entry; under the lock.
-void watch_forks() {
-  static bool watching = false;
-  if (!watching) pthread_atfork(nullptr, nullptr, after_fork);
-  watching = true;
-  registry.cuda = 1;
-}
-
-struct Place {
-  uint64_t address = 0;
-  sigma_gpu_memory memory = SIGMA_GPU_MEMORY_UNKNOWN;
-  int gpu = -1;
-};
-
-Place place_of(int fd, const std::optional<UmemPlace>& in) {
-  if (!in) return {};
-  const Umem* umem =
-      umems.find([&](const Umem& each) { return each.fd == fd && each.id == in->umem_id; });
-  if (!umem || in->offset >= umem->bytes) return {};
-  return {umem->address + in->offset, umem->memory, umem->gpu};
-}
-
-bool reachable_by_gpu(uint8_t memory) {
-  return memory == SIGMA_GPU_MEMORY_REGISTERED || memory == SIGMA_GPU_MEMORY_DEVICE ||
-         memory == SIGMA_GPU_MEMORY_MANAGED;
-}
-
-// Whether a GPU posts to it, and how it could be read. A GPU needs to reach the ring, and either
-// the doorbell or a CPU thread that rings for it: a ring that it reaches is enough.
-void classify(sigma_gpu_queue& queue) {
-  const bool initiated = reachable_by_gpu(queue.ring_memory) ||
-                         reachable_by_gpu(queue.doorbell_memory) ||
-                         (queue.flags & SIGMA_GPU_UAR_MAPPED);
-  if (!initiated) return;
-  queue.flags |= SIGMA_GPU_INITIATED;
-  const bool on_host = queue.ring_memory == SIGMA_GPU_MEMORY_HOST ||
-                       queue.ring_memory == SIGMA_GPU_MEMORY_REGISTERED;
-  queue.tier = on_host ? 1 : 0;
-  queue.reason = queue.ring_memory == SIGMA_GPU_MEMORY_UNKNOWN ? SIGMA_GPU_REASON_UNKNOWN_MEMORY
-                 : on_host                                     ? SIGMA_GPU_REASON_NONE
-                                                               : SIGMA_GPU_REASON_DEVICE_MEMORY;
-}
-
-uint8_t qp_type_of(QpService service) {
-  switch (service) {
-    case QpService::rc:
-      return IBV_QPT_RC;
-    case QpService::uc:
-      return IBV_QPT_UC;
-    case QpService::ud:
-      return IBV_QPT_UD;
-    case QpService::dci:
-      return IBV_QPT_DRIVER & 0xff;
-    default:
-      return 0xff;
-  }
-}
-
-uint8_t mtu_of(uint32_t bytes) {
-  uint8_t mtu = 0;
-  for (uint32_t each = IBV_MTU_256; each <= IBV_MTU_4096; ++each)
-    if (128u << each == bytes) mtu = static_cast<uint8_t>(each);
-  return mtu;
-}
-
 // A free entry, else one whose queue has ended.
 uint32_t take_entry() {
   const uint32_t used = registry.used;
@@ -201,44 +73,15 @@ uint32_t take_entry() {
   return SIGMA_GPU_MAX_QUEUES;
 }
 
-uint32_t next_life(int fd, uint32_t qp_num) {
-  uint32_t life = 0;
-  for (uint32_t i = 0; i < registry.used; ++i)
-    if (queue_objects[i].fd == fd && registry.queues[i].qp_num == qp_num &&
-        registry.queues[i].life >= life)
-      life = registry.queues[i].life + 1;
-  return life;
-}
-
-void add_completion_queue(const Caller& caller, const PrmFacts& facts) {
-  CompletionQueue* row = completion_queues.add();
-  if (!row) return count(SIGMA_GPU_QUEUES_FULL);
-  const Place ring = place_of(caller.fd, facts.ring);
-  *row = {{true, caller.fd, caller.handle, caller.object},
-          facts.number.value_or(0),
-          facts.cq_entries.value_or(0),
-          facts.cqe_bytes.value_or(0),
-          ring.address,
-          place_of(caller.fd, facts.doorbell).address,
-          ring.memory,
-          static_cast<uint16_t>((facts.collapsed.value_or(false) ? SIGMA_GPU_COLLAPSED : 0) |
-                                (facts.overrun_ignore.value_or(false) ? SIGMA_GPU_OVERRUN : 0))};
-}
-
-void describe_completions(sigma_gpu_queue& queue, int fd) {
-  const CompletionQueue* cq = completion_queues.find(
-      [&](const CompletionQueue& each) { return each.fd == fd && each.cqn == queue.cqn; });
-  if (!cq) return;
-  queue.cq_addr = cq->address;
-  queue.cq_doorbell_addr = cq->doorbell;
-  queue.cq_entries = cq->entries;
-  queue.cqe_bytes = static_cast<uint16_t>(cq->cqe_bytes);
-  queue.cq_memory = cq->memory;
-  queue.flags |= cq->flags;
+// Numbers come round, and contexts' addresses as well: of equal ones the later has the higher life,
+// whoever's they were.
+uint32_t next_life() {
+  static uint32_t lives = 0;
+  return lives++;
 }
 
 void describe_page(sigma_gpu_queue& queue, int fd) {
-  const DoorbellPage* page = pages.find(
+  const DoorbellPage* page = registered.pages.find(
       [&](const DoorbellPage& each) { return each.fd == fd && each.page == queue.uar_page; });
   if (page) queue.uar_addr = page->reg_addr;
   if (page && page->mapped) queue.flags |= SIGMA_GPU_UAR_MAPPED;
@@ -253,29 +96,6 @@ void describe_page(sigma_gpu_queue& queue, int fd) {
   }
 }
 
-void apply_attributes(sigma_gpu_queue& queue, const PrmFacts& facts) {
-  const auto take = [](auto& field, const auto& fact) {
-    if (fact) field = static_cast<std::remove_reference_t<decltype(field)>>(*fact);
-  };
-  take(queue.qp_state, facts.to_state);
-  take(queue.peer_qp_num, facts.peer_qp_num);
-  take(queue.peer_lid, facts.peer_lid);
-  take(queue.udp_sport, facts.udp_source_port);
-  take(queue.dscp, facts.dscp);
-  take(queue.traffic_class, facts.traffic_class);
-  take(queue.sl, facts.service_level);
-  take(queue.hop_limit, facts.hop_limit);
-  take(queue.gid_index, facts.source_gid_index);
-  take(queue.port, facts.port);
-  take(queue.ack_timeout, facts.ack_timeout);
-  take(queue.retries, facts.retry_count);
-  take(queue.rnr_retries, facts.rnr_retry);
-  if (facts.mtu_bytes) queue.mtu = mtu_of(*facts.mtu_bytes);
-  if (facts.peer_gid) memcpy(queue.peer_gid, facts.peer_gid->data(), sizeof queue.peer_gid);
-  if (facts.to_state == IBV_QPS_RTR) queue.flags |= SIGMA_GPU_HAS_PATH;
-  if (facts.to_state == IBV_QPS_RTS) queue.flags |= SIGMA_GPU_HAS_RETRIES;
-}
-
 // A queue in host memory is read by the tracer, from outside; that a GPU posts to it is for us to
 // say. No thread of ours is needed for it.
 void tell_host_queue(const sigma_gpu_queue& queue) {
@@ -286,18 +106,38 @@ void tell_host_queue(const sigma_gpu_queue& queue) {
   batch.flush();
 }
 
+void end_queue(uint32_t index) {
+  sigma_gpu_queue& queue = registry.queues[index];
+  write(queue, [&] {
+    queue.state = SIGMA_GPU_QUEUE_ENDED;
+    queue.ended_ns = now_ns();
+  });
+  queue_objects[index].live = false;
+  reader_gone(index);
+}
+
+// Queues that ended past the hooks: a new one has the number, or the memory.
+void end_predecessors(int fd, const sigma_gpu_queue& queue) {
+  for (uint32_t i = 0; i < registry.used; ++i) {
+    const sigma_gpu_queue& other = registry.queues[i];
+    const bool same_number = queue_objects[i].fd == fd && other.qp_num == queue.qp_num;
+    const bool same_memory = other.ring_memory == queue.ring_memory &&
+                             overlaps(queue.ring_addr, queue.ring_entries * uint64_t{64},
+                                      other.ring_addr, other.ring_entries * uint64_t{64});
+    if (other.state == SIGMA_GPU_QUEUE_LIVE && (same_number || same_memory)) end_queue(i);
+  }
+}
+
 void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stack,
                bool& made_device_queue) {
   if (facts.sq_blocks.value_or(0) == 0) return;  // receives only
-  const uint32_t index = take_entry();
-  if (index == SIGMA_GPU_MAX_QUEUES) return count(SIGMA_GPU_QUEUES_FULL);
   sigma_gpu_queue queue{};
   queue.state = SIGMA_GPU_QUEUE_LIVE;
   queue.context = reinterpret_cast<uint64_t>(caller.context);
   queue.created_ns = now_ns();
   if (tracer_present()) queue.flags |= SIGMA_GPU_LISTENED;
   queue.qp_num = facts.number.value_or(0);
-  queue.life = next_life(caller.fd, queue.qp_num);
+  queue.life = next_life();
   queue.cqn = facts.send_cqn.value_or(0);
   queue.pdn = facts.pd.value_or(0);
   const Place ring = place_of(caller.fd, facts.ring),
@@ -322,6 +162,9 @@ void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stac
     queue.flags |= SIGMA_GPU_PAST_HOOKS;
     if (queue.flags & SIGMA_GPU_INITIATED) count(SIGMA_GPU_BINDING_HOLES);
   }
+  end_predecessors(caller.fd, queue);
+  const uint32_t index = take_entry();
+  if (index == SIGMA_GPU_MAX_QUEUES) return count(SIGMA_GPU_QUEUES_FULL);
   queue_objects[index] = {true, caller.fd, caller.handle, caller.object};
   sigma_gpu_queue& entry = registry.queues[index];
   write(entry, [&] {
@@ -333,49 +176,77 @@ void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stac
       (queue.flags & SIGMA_GPU_INITIATED) && queue.ring_memory == SIGMA_GPU_MEMORY_DEVICE;
 }
 
-void end_queue(uint32_t index) {
-  sigma_gpu_queue& queue = registry.queues[index];
-  write(queue, [&] {
-    queue.state = SIGMA_GPU_QUEUE_ENDED;
-    queue.ended_ns = now_ns();
-  });
-  queue_objects[index].live = false;
-  reader_gone(index);
-}
-
-bool overlaps(uint64_t address, uint64_t bytes, uint64_t begin, uint64_t length) {
-  return address && address < begin + length && begin < address + bytes;
-}
-
-bool stands_in(const sigma_gpu_queue& queue, uint64_t begin, uint64_t bytes) {
-  return overlaps(queue.ring_addr, queue.ring_entries * uint64_t{64}, begin, bytes) ||
-         overlaps(queue.doorbell_addr, 8, begin, bytes) ||
-         overlaps(queue.cq_addr, queue.cq_entries * uint64_t{queue.cqe_bytes}, begin, bytes);
-}
-
-// The reader takes its last look before, without the lock; not for long.
-void end_queues(auto&& which) {
-  if (reader_listens()) {
-    bool any = false;
-    {
-      const Locked locked(lock);
-      for (uint32_t i = 0; i < registry.used; ++i) {
-        const sigma_gpu_queue& queue = registry.queues[i];
-        if (queue.state != SIGMA_GPU_QUEUE_LIVE || !(queue.flags & SIGMA_GPU_INITIATED) ||
-            !which(i))
-          continue;
-        reader_mark(i);
-        any = true;
-      }
+// The reader sees to those queues first, without the lock; not for long.
+void ask_reader(ReaderMark mark, auto&& which) {
+  if (!reader_listens()) return;
+  bool any = false;
+  {
+    const Locked locked(registry_lock);
+    for (uint32_t i = 0; i < registry.used; ++i) {
+      const sigma_gpu_queue& queue = registry.queues[i];
+      if (queue.state != SIGMA_GPU_QUEUE_LIVE || !(queue.flags & SIGMA_GPU_INITIATED) || !which(i))
+        continue;
+      reader_mark(i, mark);
+      any = true;
     }
-    if (any) reader_wait();
   }
-  const Locked locked(lock);
+  if (any) reader_wait();
+}
+
+// The reader takes its last look before.
+uint64_t end_queues(auto&& which) {
+  ask_reader(ReaderMark::ends, which);
+  const uint64_t since_ns = now_ns();
+  const Locked locked(registry_lock);
   for (uint32_t i = 0; i < registry.used; ++i)
     if (registry.queues[i].state == SIGMA_GPU_QUEUE_LIVE && which(i)) end_queue(i);
+  return since_ns;
+}
+
+// The same queue, or its memory for another use: what is told of it from now on is another life.
+void begin_life(sigma_gpu_queue& queue) {
+  queue.life = next_life();
+  queue.created_ns = now_ns();
+  queue.flags &= static_cast<uint16_t>(~SIGMA_GPU_LISTENED);
+  queue.flags |= SIGMA_GPU_USED_BEFORE;
+}
+
+// What ended has not ended: the job's call failed. The reader takes it up before the job goes on.
+void revive_queues(uint64_t since_ns, auto&& which) {
+  bool any = false;
+  const bool listens = reader_listens();
+  {
+    const Locked locked(registry_lock);
+    for (uint32_t i = 0; i < registry.used; ++i) {
+      sigma_gpu_queue& queue = registry.queues[i];
+      if (queue.state != SIGMA_GPU_QUEUE_ENDED || queue.ended_ns < since_ns || !which(i)) continue;
+      queue_objects[i].live = true;
+      write(queue, [&] {
+        queue.state = SIGMA_GPU_QUEUE_LIVE;
+        queue.ended_ns = 0;
+        begin_life(queue);
+      });
+      if (listens) reader_mark(i, ReaderMark::look);
+      any = true;
+    }
+  }
+  if (!any) return;
+  reader_queues_changed(false);
+  if (!listens) return;
+  reader_wait();
+  const Locked locked(registry_lock);
+  for (uint32_t i = 0; i < registry.used; ++i)
+    if (registry.queues[i].state == SIGMA_GPU_QUEUE_LIVE && which(i)) reader_unmark(i);
 }
 
 }  // namespace
+
+void watch_forks() {
+  static bool watching = false;
+  if (!watching) pthread_atfork(nullptr, nullptr, after_fork);
+  watching = true;
+  registry.cuda = 1;
+}
 
 void count(sigma_gpu_counter counter, uint64_t n) {
   std::atomic_ref(registry.counters[counter]).fetch_add(n, std::memory_order_relaxed);
@@ -385,63 +256,6 @@ void count_wrapped() {
   std::atomic_ref(registry.wrapped).fetch_add(1, std::memory_order_relaxed);
 }
 
-// The descriptor is closed soon, and its number used again: the file behind it is remembered.
-void on_dmabuf(int fd, uint64_t address, uint64_t) {
-  struct stat status;
-  if (syscall(SYS_fstat, fd, &status) != 0) return;
-  const Locked locked(lock);
-  dmabufs[dmabufs_seen++ % std::size(dmabufs)] = {status.st_dev, status.st_ino, address};
-}
-
-void on_umem(const Caller& caller, uint32_t umem_id, uint64_t address, uint64_t bytes, int dmabuf) {
-  MemoryFacts memory;
-  struct stat status;
-  if (dmabuf < 0) {
-    memory = memory_of(address);
-  } else if (syscall(SYS_fstat, dmabuf, &status) == 0) {
-    const Locked locked(lock);
-    // The newest first: inode numbers come round as well.
-    for (size_t i = dmabufs_seen, n = 0; i-- > 0 && n < std::size(dmabufs); ++n) {
-      const DmaBuf& known = dmabufs[i % std::size(dmabufs)];
-      if (known.device != status.st_dev || known.inode != status.st_ino) continue;
-      memory = {SIGMA_GPU_MEMORY_DEVICE, -1, known.address};
-      address += known.address;
-      break;
-    }
-  }
-  if (memory.memory == SIGMA_GPU_MEMORY_UNKNOWN) count(SIGMA_GPU_UNKNOWN_MEMORY);
-  const Locked locked(lock);
-  watch_forks();
-  Umem* row = umems.add();
-  if (!row) return count(SIGMA_GPU_UMEMS_FULL);
-  *row = {{true, caller.fd, caller.handle, caller.object},
-          umem_id,
-          address,
-          bytes,
-          memory.allocation,
-          memory.memory,
-          memory.gpu};
-}
-
-void on_uar(const Caller& caller, uint32_t page, void* reg_addr, void* base_addr) {
-  const Locked locked(lock);
-  watch_forks();
-  DoorbellPage* row = pages.add();
-  if (!row) return count(SIGMA_GPU_UMEMS_FULL);
-  *row = {{true, caller.fd, caller.handle, caller.object},
-          page,
-          reinterpret_cast<uint64_t>(reg_addr),
-          reinterpret_cast<uint64_t>(base_addr),
-          false};
-}
-
-void on_uar_freed(const void* object) {
-  const Locked locked(lock);
-  if (DoorbellPage* page =
-          pages.find([&](const DoorbellPage& each) { return each.object == object; }))
-    page->live = false;
-}
-
 void on_object(const Caller& caller, std::span<const std::byte> command,
                std::span<const std::byte> answer) {
   const auto facts = decode_prm(command, answer);
@@ -449,12 +263,47 @@ void on_object(const Caller& caller, std::span<const std::byte> command,
   const sigma_gpu_stack stack = stack_of(caller.from);
   bool device_queue = false;
   {
-    const Locked locked(lock);
+    const Locked locked(registry_lock);
     watch_forks();
     if (facts->object == PrmObject::cq) add_completion_queue(caller, *facts);
     if (facts->object == PrmObject::qp) add_queue(caller, *facts, stack, device_queue);
   }
   if (facts->object == PrmObject::qp) reader_queues_changed(device_queue);
+}
+
+bool resets(std::span<const std::byte> command) {
+  const auto facts = decode_prm(command, {});
+  return facts && facts->action == PrmAction::modify && facts->object == PrmObject::qp &&
+         facts->to_state == IBV_QPS_RESET;
+}
+
+// A queue that was reset begins to count at 0, in memory that still shows what it was.
+void on_reset(const Caller& caller) {
+  const auto is_it = [&](uint32_t i) { return queue_objects[i].is(caller); };
+  const bool listens = reader_listens();
+  {
+    const Locked locked(registry_lock);
+    for (uint32_t i = 0; i < registry.used; ++i) {
+      sigma_gpu_queue& queue = registry.queues[i];
+      if (queue.state != SIGMA_GPU_QUEUE_LIVE || !is_it(i)) continue;
+      // Marked first: a new life without a mark is taken for a queue that went unseen.
+      if (listens && (queue.flags & SIGMA_GPU_INITIATED)) reader_mark(i, ReaderMark::reset);
+      write(queue, [&] { begin_life(queue); });
+    }
+  }
+  if (listens) reader_wait();
+  const Locked locked(registry_lock);
+  for (uint32_t i = 0; i < registry.used; ++i)
+    if (is_it(i)) reader_unmark(i);
+}
+
+void before_modify(const Caller& caller, std::span<const std::byte> command) {
+  if (!reader_listens() || !resets(command)) return;
+  const auto is_it = [&](uint32_t i) { return queue_objects[i].is(caller); };
+  ask_reader(ReaderMark::look, is_it);
+  const Locked locked(registry_lock);
+  for (uint32_t i = 0; i < registry.used; ++i)
+    if (is_it(i)) reader_unmark(i);
 }
 
 void on_modified(const Caller& caller, std::span<const std::byte> command,
@@ -463,52 +312,120 @@ void on_modified(const Caller& caller, std::span<const std::byte> command,
   if (!facts || facts->status != 0 || facts->action != PrmAction::modify ||
       facts->object != PrmObject::qp)
     return;
-  const Locked locked(lock);
-  for (uint32_t i = 0; i < registry.used; ++i)
-    if (queue_objects[i].is(caller))
+  bool was_used = false;
+  {
+    const Locked locked(registry_lock);
+    for (uint32_t i = 0; i < registry.used; ++i) {
+      if (!queue_objects[i].is(caller)) continue;
+      was_used |= registry.queues[i].qp_state != IBV_QPS_RESET;
       write(registry.queues[i], [&] { apply_attributes(registry.queues[i], *facts); });
+    }
+  }
+  if (was_used && facts->to_state == IBV_QPS_RESET) on_reset(caller);
 }
 
-void before_object_end(const Caller& caller) {
-  end_queues([&](uint32_t i) { return queue_objects[i].is(caller); });
-  const Locked locked(lock);
-  if (CompletionQueue* cq =
-          completion_queues.find([&](const CompletionQueue& each) { return each.is(caller); }))
+uint64_t before_object_end(const Caller& caller) {
+  const uint64_t since_ns = end_queues([&](uint32_t i) { return queue_objects[i].is(caller); });
+  const Locked locked(registry_lock);
+  if (CompletionQueue* cq = registered.completion_queues.find(
+          [&](const CompletionQueue& each) { return each.is(caller); }))
     cq->live = false;
+  return since_ns;
 }
 
-void before_umem_end(const Caller& caller) {
+void on_object_kept(const Caller& caller, uint64_t since_ns) {
+  {
+    const Locked locked(registry_lock);
+    registered.completion_queues.revive(caller);
+  }
+  revive_queues(since_ns, [&](uint32_t i) { return queue_objects[i].was(caller); });
+}
+
+uint64_t before_umem_end(const Caller& caller) {
   uint64_t begin = 0, bytes = 0;
   {
-    const Locked locked(lock);
-    Umem* umem = umems.find([&](const Umem& each) { return each.is(caller); });
-    if (!umem) return;
+    const Locked locked(registry_lock);
+    Umem* umem = registered.umems.find([&](const Umem& each) { return each.is(caller); });
+    if (!umem) return 0;
     begin = umem->address;
     bytes = umem->bytes;
     umem->live = false;
   }
-  before_memory_end(begin, bytes);
+  return before_memory_end(begin, bytes);
 }
 
-void before_memory_end(uint64_t begin, uint64_t bytes) {
-  end_queues([&](uint32_t i) { return stands_in(registry.queues[i], begin, bytes); });
+void on_umem_kept(const Caller& caller, uint64_t since_ns) {
+  uint64_t begin = 0, bytes = 0;
+  {
+    const Locked locked(registry_lock);
+    const Umem* umem = registered.umems.revive(caller);
+    if (!umem) return;
+    begin = umem->address;
+    bytes = umem->bytes;
+  }
+  on_memory_kept(begin, bytes, since_ns);
+}
+
+uint64_t before_memory_end(uint64_t begin, uint64_t bytes) {
+  return end_queues([&](uint32_t i) { return stands_in(registry.queues[i], begin, bytes); });
+}
+
+void on_memory_kept(uint64_t begin, uint64_t bytes, uint64_t since_ns) {
+  revive_queues(since_ns, [&](uint32_t i) { return stands_in(registry.queues[i], begin, bytes); });
+}
+
+void on_memory_reused(uint64_t begin, uint64_t bytes) {
+  const Locked locked(registry_lock);
+  for (uint32_t i = 0; i < registry.used; ++i)
+    if (registry.queues[i].state == SIGMA_GPU_QUEUE_LIVE &&
+        stands_in(registry.queues[i], begin, bytes))
+      end_queue(i);
+}
+
+// Without a last look: the memory is gone. The driver is not asked under the lock.
+void on_context_ended() {
+  for (uint32_t i = 0; i < SIGMA_GPU_MAX_QUEUES; ++i) {
+    uint64_t ring = 0;
+    {
+      const Locked locked(registry_lock);
+      if (i >= registry.used) return;
+      const sigma_gpu_queue& queue = registry.queues[i];
+      if (queue.state == SIGMA_GPU_QUEUE_LIVE && queue.ring_memory == SIGMA_GPU_MEMORY_DEVICE)
+        ring = queue.ring_addr;
+    }
+    if (ring == 0 || ask_driver(ring).memory != SIGMA_GPU_MEMORY_UNKNOWN) continue;
+    const Locked locked(registry_lock);
+    if (registry.queues[i].state == SIGMA_GPU_QUEUE_LIVE && registry.queues[i].ring_addr == ring)
+      end_queue(i);
+  }
+}
+
+void tell_tier(uint32_t index, uint64_t created_ns, uint8_t tier, sigma_gpu_reason reason) {
+  const Locked locked(registry_lock);
+  sigma_gpu_queue& queue = registry.queues[index];
+  if (queue.created_ns != created_ns || queue.state != SIGMA_GPU_QUEUE_LIVE) return;
+  write(queue, [&] {
+    queue.tier = tier;
+    queue.reason = static_cast<uint8_t>(reason);
+  });
 }
 
 // A queue may have been made before its memory, or its doorbell page, was registered.
 void on_host_registered(uint64_t begin, uint64_t bytes, bool io_memory) {
-  const Locked locked(lock);
+  const Locked locked(registry_lock);
   if (io_memory)
-    for (size_t i = 0; i < pages.used; ++i) {
-      DoorbellPage& page = pages.rows[i];
+    for (size_t i = 0; i < registered.pages.used; ++i) {
+      DoorbellPage& page = registered.pages.rows[i];
       // The register, or the page that it is in.
       if (page.live && (overlaps(page.reg_addr, 1, begin, bytes) ||
                         overlaps(page.base_addr, 4096, begin, bytes)))
         page.mapped = true;
     }
   else
-    for (size_t i = 0; i < umems.used; ++i)
-      if (umems.rows[i].live && overlaps(umems.rows[i].address, umems.rows[i].bytes, begin, bytes))
-        umems.rows[i].memory = SIGMA_GPU_MEMORY_REGISTERED;
+    for (size_t i = 0; i < registered.umems.used; ++i)
+      if (registered.umems.rows[i].live &&
+          overlaps(registered.umems.rows[i].address, registered.umems.rows[i].bytes, begin, bytes))
+        registered.umems.rows[i].memory = SIGMA_GPU_MEMORY_REGISTERED;
   for (uint32_t i = 0; i < registry.used; ++i) {
     sigma_gpu_queue& queue = registry.queues[i];
     if (queue.state != SIGMA_GPU_QUEUE_LIVE) continue;
@@ -532,9 +449,9 @@ void on_host_registered(uint64_t begin, uint64_t bytes, bool io_memory) {
 }
 
 void forget_queues() {
-  lock.unlock();
-  umems.used = pages.used = completion_queues.used = 0;
-  dmabufs_seen = 0;
+  registry_lock.unlock();
+  registered.umems.used = registered.pages.used = registered.completion_queues.used = 0;
+  registered.dmabufs_seen = 0;
   std::atomic_ref(registry.used).store(0, std::memory_order_release);
 }
 

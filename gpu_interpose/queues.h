@@ -45,11 +45,24 @@ void on_object(const Caller& caller, std::span<const std::byte> command,
 void on_modified(const Caller& caller, std::span<const std::byte> command,
                  std::span<const std::byte> answer);
 
+// Before a transition is asked for: the last look at a queue that it resets.
+void before_modify(const Caller& caller, std::span<const std::byte> command);
+
 // An object, or registered memory, ends with the call that follows. The last look at the queues
-// that it concerns is taken here.
-void before_object_end(const Caller& caller);
-void before_umem_end(const Caller& caller);
-void before_memory_end(uint64_t begin, uint64_t bytes);
+// that it concerns is taken here. Returns when they ended; where the call then fails, they are
+// there again, as new lives.
+uint64_t before_object_end(const Caller& caller);
+uint64_t before_umem_end(const Caller& caller);
+uint64_t before_memory_end(uint64_t begin, uint64_t bytes);
+void on_object_kept(const Caller& caller, uint64_t since_ns);
+void on_umem_kept(const Caller& caller, uint64_t since_ns);
+void on_memory_kept(uint64_t begin, uint64_t bytes, uint64_t since_ns);
+// The driver gave out memory that had not been freed by the hooks.
+void on_memory_reused(uint64_t begin, uint64_t bytes);
+// A context of the driver's has ended, and memory with it: queues there have.
+void on_context_ended();
+// The reader's choice for the queue of this entry and time of creation.
+void tell_tier(uint32_t index, uint64_t created_ns, uint8_t tier, sigma_gpu_reason reason);
 // The driver has registered host memory: what it covers a GPU can reach from now on.
 void on_host_registered(uint64_t begin, uint64_t bytes, bool io_memory);
 

@@ -25,15 +25,19 @@ namespace {
 
 constexpr uint64_t kAbsentLookNs = 100'000'000;  // whether a tracer has come
 constexpr uint64_t kTotalsNs = 1'000'000'000;
-constexpr uint64_t kDrainNs = 20'000'000, kExitNs = 50'000'000;  // that the job waits, at most
+constexpr uint64_t kExitNs = 50'000'000;  // that the job waits, at most
+// A reader that is late again and again costs the job no more than this many waits.
+constexpr uint32_t kMostInVain = 20;
 
 std::atomic<bool> running{false};    // the thread exists
 std::atomic<bool> listening{false};  // and a tracer does
 std::atomic<bool> exiting{false}, snapshot_wanted{false};
-std::atomic<uint32_t> changes{0};          // of the registry
-std::atomic<uint32_t> wake_word{0};        // futex: something is asked
+std::atomic<uint32_t> changes{0};             // of the registry
+std::atomic<uint32_t> wake_word{0};           // futex: something is asked
 std::atomic<uint32_t> asked{0}, answered{0};  // tickets; `answered` is a futex
-std::atomic<bool> behind{false};           // a wait was in vain: the next ones do not wait
+std::atomic<uint64_t> drain_ns{20'000'000};   // that the job waits for a last look, at most
+std::atomic<bool> behind{false};              // a wait was in vain: the next ones do not wait
+std::atomic<uint32_t> in_vain{0};             // of them, ever
 std::atomic<uint32_t> pauses{0};
 std::atomic<uint8_t> marks[SIGMA_GPU_MAX_QUEUES];
 
@@ -51,6 +55,7 @@ void wake_reader() {
 
 // Until the reader has done what was asked up to now, but not long.
 void wait_for_reader(uint64_t limit_ns) {
+  if (in_vain.load(std::memory_order_relaxed) >= kMostInVain) return;
   const int kept = errno;
   const uint32_t ticket = asked.fetch_add(1, std::memory_order_acq_rel) + 1;
   wake_reader();
@@ -61,6 +66,7 @@ void wait_for_reader(uint64_t limit_ns) {
     const uint64_t now = now_ns();
     if (now >= end) {
       behind.store(true, std::memory_order_relaxed);
+      in_vain.fetch_add(1, std::memory_order_relaxed);
       break;
     }
     futex(answered, FUTEX_WAIT, now_answered, end - now);
@@ -72,6 +78,16 @@ void wait_for_reader(uint64_t limit_ns) {
 
 void* find_driver_function(const char* symbol) {
   return loaded_function(Library::cuda, symbol);
+}
+
+void* find_in_library(void* library, const char* symbol) {
+  return function_of(library, symbol);
+}
+
+// In the reader's thread, when a tracer is there and a queue in device memory: not before.
+bool find_gdrcopy(GdrCalls& calls) {
+  void* library = open_library("libgdrapi.so.2");
+  return library && find_gdr_calls(calls, find_in_library, library);
 }
 
 void emit_records(const void* records, uint32_t bytes) {
@@ -99,9 +115,17 @@ void take_signal() {
 
 SamplerOptions options_of_environment() {
   SamplerOptions options;
-  options.snapshots_only = number_of("SIGMATRACE_GPU_TIER", 3) == 5;
+  const uint64_t tier = number_of("SIGMATRACE_GPU_TIER", 2);
+  options.snapshots_only = tier == 5;
+  options.windows = tier == 2;
+  options.last_limit_ns = number_of("SIGMATRACE_GPU_WAIT_MS", 20) * 1'000'000;
+  drain_ns.store(options.last_limit_ns, std::memory_order_relaxed);
   options.hang_ns = number_of("SIGMATRACE_GPU_HANG_MS", options.hang_ns / 1'000'000) * 1'000'000;
   return options;
+}
+
+ReaderMark mark_of(uint32_t index) {
+  return static_cast<ReaderMark>(marks[index].load(std::memory_order_acquire));
 }
 
 class Reader {
@@ -110,7 +134,7 @@ class Reader {
       : batch_(emit_records),
         has_calls_(find_calls(calls_, find_driver_function)),
         sampler_(sigmatrace_gpu_registry, has_calls_ ? &calls_ : nullptr, batch_, memory, options,
-                 marks) {}
+                 marks, find_gdrcopy, tell_tier) {}
 
   void run() {
     while (!exiting.load(std::memory_order_acquire)) {
@@ -129,8 +153,11 @@ class Reader {
   uint64_t step() {
     const uint32_t ticket = asked.load(std::memory_order_acquire);
     if (!tracer_present()) {
-      if (listening.exchange(false)) sampler_.forget();
-      if (pauses.load(std::memory_order_acquire) > 0) sampler_.leave_device(-1);
+      // Nothing of ours stays in the job's contexts.
+      if (listening.exchange(false)) {
+        sampler_.forget();
+        sampler_.leave_device(-1);
+      }
       answer(ticket);
       return kAbsentLookNs;
     }
@@ -140,17 +167,22 @@ class Reader {
       sampler_.refresh(attached_ns_);
     }
     if (pauses.load(std::memory_order_acquire) > 0) {
+      if (!paused_) sampler_.last_look([](uint32_t) { return true; });
+      batch_.flush();
+      paused_ = true;
       sampler_.leave_device(-1);
       answer(ticket);
       return 1'000'000;
     }
+    paused_ = false;
     if (const uint32_t now = changes.load(std::memory_order_acquire); now != refreshed_) {
       refreshed_ = now;
       sampler_.refresh(attached_ns_);
     }
     if (ticket != answered.load(std::memory_order_relaxed)) {
-      sampler_.end_queues(
-          [](uint32_t i) { return marks[i].load(std::memory_order_acquire) != 0; });
+      sampler_.last_look([](uint32_t i) { return mark_of(i) == ReaderMark::look; });
+      sampler_.reset_queues([](uint32_t i) { return mark_of(i) == ReaderMark::reset; });
+      sampler_.end_queues([](uint32_t i) { return mark_of(i) == ReaderMark::ends; });
       batch_.flush();
       answer(ticket);
     }
@@ -177,6 +209,7 @@ class Reader {
   Sampler sampler_;
   uint64_t attached_ns_ = 0, totals_ns_ = 0;
   uint32_t refreshed_ = 0;
+  bool paused_ = false;
 };
 
 void* reader_thread(void*) {
@@ -236,22 +269,27 @@ bool reader_listens() {
   return running.load(std::memory_order_acquire) && listening.load(std::memory_order_acquire);
 }
 
-void reader_mark(uint32_t index) {
-  marks[index].store(1, std::memory_order_release);
+void reader_mark(uint32_t index, ReaderMark mark) {
+  marks[index].store(static_cast<uint8_t>(mark), std::memory_order_release);
+}
+
+void reader_unmark(uint32_t index) {
+  changes.fetch_add(1, std::memory_order_release);
+  reader_mark(index, ReaderMark::none);
 }
 
 void reader_wait() {
-  wait_for_reader(kDrainNs);
+  wait_for_reader(drain_ns.load(std::memory_order_relaxed));
 }
 
 void reader_gone(uint32_t index) {
-  changes.fetch_add(1, std::memory_order_release);
-  marks[index].store(0, std::memory_order_release);
+  reader_unmark(index);
 }
 
 ReaderPause::ReaderPause() {
   pauses.fetch_add(1, std::memory_order_acq_rel);
-  if (running.load(std::memory_order_acquire)) wait_for_reader(kDrainNs);
+  if (running.load(std::memory_order_acquire))
+    wait_for_reader(drain_ns.load(std::memory_order_relaxed));
 }
 
 ReaderPause::~ReaderPause() {
@@ -260,7 +298,7 @@ ReaderPause::~ReaderPause() {
 
 void reader_after_fork() {
   running = listening = behind = snapshot_wanted = false;
-  asked = answered = wake_word = pauses = 0;
+  asked = answered = wake_word = pauses = in_vain = 0;
   for (auto& mark : marks) mark.store(0, std::memory_order_relaxed);
 }
 

@@ -82,13 +82,29 @@ enum sigma_gpu_queue_flags {
   SIGMA_GPU_HAS_RETRIES = 1 << 6, /* RTR2RTS was seen: retries and time-out are valid */
   SIGMA_GPU_UAR_SHARED = 1 << 7,  /* other queues ring the same page */
   SIGMA_GPU_LISTENED = 1 << 8,    /* a tracer was there when it was made */
+  SIGMA_GPU_USED_BEFORE = 1 << 9, /* its memory shows a life before this one */
 };
 
-/* Why not a better tier. */
+/* Why not a better tier: name, and what records say (at most 23 characters). */
+#define SIGMA_GPU_REASONS(X)                     \
+  X(NONE, "")                                    \
+  X(UNKNOWN_MEMORY, "memory of unknown kind")    \
+  X(DEVICE_MEMORY, "") /* nobody reads it yet */ \
+  X(NOT_WANTED, "tier 3 is asked for")           \
+  X(SNAPSHOTS_WANTED, "tier 5 is asked for")     \
+  X(NO_GDRCOPY, "no libgdrapi.so.2")             \
+  X(GDRCOPY_FAILED, "gdr_open failed")           \
+  X(NOT_PINNED, "gdrcopy cannot pin it")         \
+  X(NOT_MAPPED, "gdrcopy cannot map it")         \
+  X(NOT_READABLE, "mapping not readable")        \
+  X(WINDOWS_FULL, "too many mappings")           \
+  X(GIVEN_UP, "reader gave up")
+
 enum sigma_gpu_reason {
-  SIGMA_GPU_REASON_NONE,
-  SIGMA_GPU_REASON_UNKNOWN_MEMORY,
-  SIGMA_GPU_REASON_DEVICE_MEMORY, /* the host cannot read it */
+#define SIGMA_GPU_ENUM(name, text) SIGMA_GPU_REASON_##name,
+  SIGMA_GPU_REASONS(SIGMA_GPU_ENUM)
+#undef SIGMA_GPU_ENUM
+      SIGMA_GPU_REASON_COUNT
 };
 
 struct sigma_gpu_queue {

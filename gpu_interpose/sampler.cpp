@@ -12,6 +12,12 @@ constexpr uint64_t kIdleAfterNs = 1'000'000'000;
 constexpr double kTargetFill = 0.12;  // of the fullest ring, that is new at a look
 constexpr uint64_t kRetryNs = 100'000'000;
 
+constexpr const char* kReasons[] = {
+#define SIGMA_GPU_TEXT(name, text) text,
+    SIGMA_GPU_REASONS(SIGMA_GPU_TEXT)
+#undef SIGMA_GPU_TEXT
+};
+
 uint64_t of_device(const sigma_gpu_queue& queue) {
   return queue.ring_memory == SIGMA_GPU_MEMORY_DEVICE;
 }
@@ -19,18 +25,22 @@ uint64_t of_device(const sigma_gpu_queue& queue) {
 }  // namespace
 
 size_t Sampler::memory_bytes() {
-  return SIGMA_GPU_MAX_QUEUES * (sizeof(Watched) + sizeof(CompletionSlot));
+  return SIGMA_GPU_MAX_QUEUES * (sizeof(Watched) + sizeof(CompletionSlot)) +
+         Windows::kMost * sizeof(Window);
 }
 
 Sampler::Sampler(const sigma_gpu_registry& registry, const CudaCalls* calls, RecordBatch& out,
-                 void* memory, const SamplerOptions& options, const std::atomic<uint8_t>* marks)
+                 void* memory, const SamplerOptions& options, const std::atomic<uint8_t>* marks,
+                 FindGdr find_gdr, Chosen chosen)
     : registry_(registry),
       calls_(calls),
       out_(out),
       options_(options),
       marks_(marks),
+      chosen_(chosen),
       watched_(static_cast<Watched*>(memory)),
-      completions_(reinterpret_cast<CompletionSlot*>(watched_ + SIGMA_GPU_MAX_QUEUES)) {}
+      completions_(reinterpret_cast<CompletionSlot*>(watched_ + SIGMA_GPU_MAX_QUEUES)),
+      windows_(reinterpret_cast<Window*>(completions_ + SIGMA_GPU_MAX_QUEUES), calls, find_gdr) {}
 
 // As any reader of the registry: a copy that was not written to meanwhile.
 bool Sampler::take(uint32_t index, sigma_gpu_queue& queue) const {
@@ -64,7 +74,8 @@ void Sampler::begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attac
   watched.cq = -1;
   // The first queue is what starts the reader: whoever listened then has missed nothing of it.
   watched.started =
-      queue.created_ns >= attached_ns || (first_listener_ && queue.flags & SIGMA_GPU_LISTENED);
+      !(queue.flags & SIGMA_GPU_USED_BEFORE) &&
+      (queue.created_ns >= attached_ns || (first_listener_ && queue.flags & SIGMA_GPU_LISTENED));
   const uint64_t now = now_ns();
   const bool on_host = queue.ring_memory == SIGMA_GPU_MEMORY_HOST ||
                        queue.ring_memory == SIGMA_GPU_MEMORY_REGISTERED;
@@ -77,39 +88,104 @@ void Sampler::begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attac
     return watched.send.begin(queue, 0, SIGMA_RING_SETUP, false, "no device of its memory", now,
                               out_);
   watched.gpu = static_cast<int16_t>(device);
-  if (gpus_[device].given_up)
-    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, false, "reader gave up", now, out_);
-  const bool snapshot = options_.snapshots_only;
-  const uint8_t tier = snapshot ? 5 : 3;
-  watched.send.begin(queue, tier, snapshot ? SIGMA_RING_SNAPSHOT : SIGMA_RING_READ, watched.started,
-                     "", now, out_);
-  if (queue.cq_memory != SIGMA_GPU_MEMORY_DEVICE) return;
-  // A completion queue may serve several.
-  uint32_t free = completions_used_;
-  for (uint32_t i = 0; i < completions_used_; ++i) {
-    if (completions_[i].look.is_of(queue)) {
-      ++completions_[i].look.users;
-      watched.cq = static_cast<int32_t>(i);
-      return;
-    }
-    if (!completions_[i].look.begun()) free = i;
+  begin_reading(index, queue);
+}
+
+// How it is read, and its completion queue, which may serve several.
+void Sampler::begin_reading(uint32_t index, const sigma_gpu_queue& queue) {
+  Watched& watched = watched_[index];
+  gpus_[watched.gpu].try_after_ns = 0;  // there is memory, so there is a context
+  const bool completions_too = queue.cq_memory == SIGMA_GPU_MEMORY_DEVICE;
+  uint32_t at = completions_used_;
+  bool known = false;
+  for (uint32_t i = 0; i < completions_used_ && !known; ++i) {
+    known = completions_[i].look.is_of(queue);
+    if (known || !completions_[i].look.begun()) at = i;
   }
-  if (free == SIGMA_GPU_MAX_QUEUES) return;
-  CompletionSlot& slot = completions_[free];
-  memset(static_cast<void*>(&slot), 0, sizeof slot);
-  if (!slot.look.begin(queue, next_cq_life_++, tier, out_)) return;
-  if (free == completions_used_) ++completions_used_;
-  slot.look.users = 1;
-  slot.look.looked_ns = watched.started ? queue.created_ns : now;
-  slot.started = watched.started;
-  watched.cq = static_cast<int32_t>(free);
+  CompletionSlot* slot = completions_too && at < SIGMA_GPU_MAX_QUEUES ? &completions_[at] : nullptr;
+  if (slot && !known) memset(static_cast<void*>(slot), 0, sizeof *slot);
+
+  sigma_gpu_reason why = SIGMA_GPU_REASON_NONE;
+  const bool mapped = open_windows(watched, queue, slot, why);
+  const bool snapshot = options_.snapshots_only;
+  const uint8_t tier = mapped ? 2 : snapshot ? 5 : 3;
+  const bool given_up = !mapped && gpus_[watched.gpu].given_up;
+  if (chosen_) chosen_(index, queue.created_ns, given_up ? 0 : tier, why);
+  const uint64_t now = now_ns();
+  if (given_up)
+    return watched.send.begin(queue, 0, SIGMA_RING_SETUP, false, "reader gave up", now, out_);
+  watched.send.begin(queue, tier, snapshot ? SIGMA_RING_SNAPSHOT : SIGMA_RING_READ, watched.started,
+                     kReasons[why], now, out_);
+  watched.send.why = kReasons[why];
+  if (!slot) return;
+  if (!known) {
+    if (!slot->look.begin(queue, next_cq_life_++, tier, out_))
+      return windows_.release(slot->window);
+    if (at == completions_used_) ++completions_used_;
+    slot->look.looked_ns = watched.started ? queue.created_ns : now;
+    slot->started = watched.started;
+  }
+  ++slot->look.users;
+  watched.cq = static_cast<int32_t>(at);
+}
+
+// All of its memory, or none: a look keeps the order of its reads among those of one kind only.
+bool Sampler::open_windows(Watched& watched, const sigma_gpu_queue& queue, CompletionSlot* slot,
+                           sigma_gpu_reason& why) {
+  why = options_.snapshots_only ? SIGMA_GPU_REASON_SNAPSHOTS_WANTED : SIGMA_GPU_REASON_NOT_WANTED;
+  if (options_.snapshots_only || !options_.windows) return false;
+  const auto open = [&](Window*& window, uint64_t address, uint64_t bytes) {
+    if (!window) window = windows_.open(watched.gpu, address, bytes, why);
+    return window != nullptr;
+  };
+  const bool doorbell_too =
+      queue.doorbell_addr != 0 && queue.doorbell_memory == SIGMA_GPU_MEMORY_DEVICE;
+  if (open(watched.ring_window, queue.ring_addr, queue.ring_entries * uint64_t{kWqeBlockBytes}) &&
+      (!doorbell_too || open(watched.doorbell_window, queue.doorbell_addr, 8)) &&
+      (!slot || open(slot->window, queue.cq_addr, queue.cq_entries * uint64_t{queue.cqe_bytes}))) {
+    why = SIGMA_GPU_REASON_NONE;
+    return true;
+  }
+  close_windows(watched);
+  return false;
+}
+
+void Sampler::close_windows(Watched& watched) {
+  windows_.release(watched.ring_window);
+  windows_.release(watched.doorbell_window);
 }
 
 void Sampler::release_completions(Watched& watched) {
   if (watched.cq < 0) return;
   CompletionSlot& slot = completions_[watched.cq];
   watched.cq = -1;
-  if (slot.look.users > 0 && --slot.look.users == 0) slot.look.end(out_);
+  if (slot.look.users == 0 || --slot.look.users > 0) return;
+  slot.look.end(out_);
+  windows_.release(slot.window);
+}
+
+void Sampler::begin_again(uint32_t index) {
+  Watched& watched = watched_[index];
+  sigma_gpu_queue queue;
+  const bool known = take(index, queue);
+  if (watched.gpu < 0 || !known || watched.send.mode() == SIGMA_RING_SETUP) {
+    watched.send.end(watched.told_whole, now_ns(), out_);
+    release_completions(watched);
+    close_windows(watched);
+    watched.here = false;
+    return;  // as a queue that came
+  }
+  const uint8_t tier = watched.send.tier(), mode = watched.send.mode();
+  const char* const why = watched.send.why;
+  watched.send.end(watched.told_whole, now_ns(), out_);
+  watched.created_ns = queue.created_ns;
+  // Without the last look nobody knows what in memory is whose.
+  watched.started = watched.reborn = watched.told_whole;
+  watched.told_whole = false;
+  watched.send.begin(queue, tier, mode, watched.started, why, now_ns(), out_);
+  watched.send.why = why;
+  if (watched.started) watched.send.begin_behind(watched.record_value);
+  if (chosen_) chosen_(index, queue.created_ns, tier, SIGMA_GPU_REASON_NONE);
 }
 
 void Sampler::refresh(uint64_t attached_ns) {
@@ -124,13 +200,14 @@ void Sampler::refresh(uint64_t attached_ns) {
     const bool same = watched.here && watched.created_ns == queue.created_ns &&
                       watched.send.queue().qp_num == queue.qp_num;
     if (i >= used_) used_ = i + 1;
-    // Gone without a last look: it was not waited for.
-    if (watched.here && (!live || !same)) {
+    // Gone without a last look: it was not waited for. With a mark it is being waited for.
+    if (watched.here && (!live || !same) && !marked(i)) {
       watched.send.end(false, now_ns(), out_);
       release_completions(watched);
+      close_windows(watched);
       watched.here = false;
     }
-    if (live && !watched.here && !marked(i)) begin(i, queue, attached_ns);
+    if (live && !watched.here) begin(i, queue, attached_ns);
     if (live && of_device(queue)) ++device_queues_;
   }
 }
@@ -143,11 +220,17 @@ SendLook* Sampler::send_of(const CompletionLook& look, uint32_t qp_num) {
   return nullptr;
 }
 
-bool Sampler::usable(Gpu& gpu, int device) {
-  if (gpu.given_up || !calls_) return false;
+bool Sampler::wants_copies(int device) const {
+  for (uint32_t i = 0; i < used_; ++i)
+    if (sampled(watched_[i], device) && !watched_[i].ring_window) return true;
+  return false;
+}
+
+bool Sampler::usable(Gpu& gpu, int device, bool last) {
+  if (!calls_ || !gpu.copier.has_buffer()) return false;
   const uint64_t now = now_ns();
-  if (gpu.copier.is_open()) return true;
-  if (now < gpu.try_after_ns) return false;
+  if (gpu.copier.is_open() || !wants_copies(device)) return true;
+  if (now < gpu.try_after_ns && !last) return false;
   switch (gpu.copier.open(*calls_, device)) {
     case Copier::Open::ready:
       return true;
@@ -161,12 +244,72 @@ bool Sampler::usable(Gpu& gpu, int device) {
   return false;
 }
 
-// The reader, not the job: queues of this device are from now on known by their set-up only.
+// The reader, not the job: queues of this device that are read by copies are from now on known by
+// their set-up only.
 void Sampler::give_up(int device, const char* reason) {
   gpus_[device].given_up = true;
+  gpus_[device].waiting = false;
+  gpus_[device].copier.give_up();
   for (uint32_t i = 0; i < used_; ++i)
-    if (watched_[i].here && watched_[i].gpu == device && watched_[i].send.begun())
-      watched_[i].send.change(0, SIGMA_RING_SETUP, reason, out_);
+    if (watched_[i].here && watched_[i].gpu == device && watched_[i].send.begun() &&
+        !watched_[i].ring_window)
+      give_up_queue(i, reason);
+}
+
+void Sampler::give_up_queue(uint32_t index, const char* reason) {
+  Watched& watched = watched_[index];
+  watched.looked = watched.told_whole = false;
+  watched.send.change(0, SIGMA_RING_SETUP, reason, out_);
+  watched.send.why = reason;
+  if (chosen_) chosen_(index, watched.created_ns, 0, SIGMA_GPU_REASON_GIVEN_UP);
+}
+
+// After a call that the driver refused: queues whose memory it does not know any more, freed past
+// the hooks or faster than we looked. False: that was not why.
+bool Sampler::drop_gone(int device) {
+  bool any = false;
+  const auto gone = [&](uint64_t address, uint8_t memory) {
+    int ordinal;
+    return address != 0 && memory == SIGMA_GPU_MEMORY_DEVICE &&
+           calls_->pointer_attribute(&ordinal, cuda::kPointerDeviceOrdinal, address) !=
+               cuda::kSuccess;
+  };
+  for (uint32_t i = 0; i < used_; ++i) {
+    if (!sampled(watched_[i], device) || watched_[i].ring_window) continue;
+    const sigma_gpu_queue& queue = watched_[i].send.queue();
+    if (!gone(queue.ring_addr, queue.ring_memory) &&
+        !gone(queue.doorbell_addr, queue.doorbell_memory) && !gone(queue.cq_addr, queue.cq_memory))
+      continue;
+    give_up_queue(i, "its memory is gone");
+    any = true;
+  }
+  return any;
+}
+
+// Some window shows nothing any more: memory was freed past the hooks, this queue's or what shared
+// a page of the GPU's with it.
+void Sampler::drop_faulted(int device) {
+  gpus_[device].faulted = false;
+  const auto shows = [](Window* window, uint64_t address) {
+    std::byte byte;
+    if (!window || read_window(*window, address, &byte, 1)) return true;
+    Windows::retire(*window);
+    return false;
+  };
+  for (uint32_t i = 0; i < used_; ++i) {
+    Watched& watched = watched_[i];
+    if (!sampled(watched, device) || !watched.ring_window) continue;
+    const sigma_gpu_queue& queue = watched.send.queue();
+    CompletionSlot* slot = watched.cq >= 0 ? &completions_[watched.cq] : nullptr;
+    const bool ring = shows(watched.ring_window, queue.ring_addr);
+    const bool doorbell = shows(watched.doorbell_window, queue.doorbell_addr);
+    const bool completions = !slot || shows(slot->window, slot->look.address());
+    if (ring && doorbell && completions) continue;
+    close_windows(watched);
+    if (!completions) windows_.release(slot->window);
+    sigma_gpu_reason why;
+    if (!open_windows(watched, queue, slot, why)) give_up_queue(i, "its memory is gone");
+  }
 }
 
 uint64_t Sampler::look() {
@@ -234,8 +377,14 @@ void Sampler::leave_device(int device) {
 }
 
 void Sampler::forget() {
-  for (uint32_t i = 0; i < used_; ++i) watched_[i].here = false;
-  for (uint32_t i = 0; i < completions_used_; ++i) completions_[i].look.forget();
+  for (uint32_t i = 0; i < used_; ++i) {
+    watched_[i].here = false;
+    close_windows(watched_[i]);
+  }
+  for (uint32_t i = 0; i < completions_used_; ++i) {
+    completions_[i].look.forget();
+    windows_.release(completions_[i].window);
+  }
   used_ = completions_used_ = device_queues_ = 0;
   first_listener_ = false;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Sampler: looks at all queues of the registry, round after round, and hands out what is new.
 //
-// A round of one GPU, all of it asynchronous copies on one stream, which keeps their order:
+// A round of one GPU, all of it asynchronous copies on one stream, which keeps their order, or
+// reads of windows (tier 2), which are done at once; of one queue either the one or the other:
 //   1. completions, then doorbell records: what has completed had been posted;
 //   2. of queues that moved: new slots, doorbell record and completion, the same slots again.
 // A copy that does not come in time ends the round, and the next begins when it has come: samples
@@ -16,6 +17,7 @@
 #include "gpu_interpose/copier.h"
 #include "gpu_interpose/sampler_options.h"
 #include "gpu_interpose/send_look.h"
+#include "gpu_interpose/window.h"
 
 namespace sigma::gpu {
 
@@ -25,10 +27,15 @@ class Sampler {
 
   // `memory`: zeroed, of memory_bytes(), untouched parts cost nothing.
   static size_t memory_bytes();
-  // `marks`, by entry, or null: entries that are not 0 are about to go, and are not looked at but
-  // by end_queues(). `calls` null: no driver.
+  // `marks`, by entry, or null: entries that are not 0 are about to go or to change, and are not
+  // looked at but by last looks. `calls` null: no driver. `find_gdr` null: no gdrcopy. `chosen`, or
+  // null, is told by which tier the queue of this entry and time of creation is read, and why by no
+  // better.
+  using Chosen = void (*)(uint32_t index, uint64_t created_ns, uint8_t tier,
+                          sigma_gpu_reason reason);
   Sampler(const sigma_gpu_registry& registry, const CudaCalls* calls, RecordBatch& out,
-          void* memory, const SamplerOptions& options, const std::atomic<uint8_t>* marks = nullptr);
+          void* memory, const SamplerOptions& options, const std::atomic<uint8_t>* marks = nullptr,
+          FindGdr find_gdr = nullptr, Chosen chosen = nullptr);
 
   // Takes in queues that came, changed or went. `attached_ns`: since when somebody listens; older
   // queues are taken up where their completions stand.
@@ -39,6 +46,13 @@ class Sampler {
   // says which entries.
   template <typename F>
   void end_queues(F&& ends);
+  // The same look at queues that stay for now.
+  template <typename F>
+  void last_look(F&& which);
+  // Queues whose registry entry is a new life, for they were reset: the end of the old one, by a
+  // last look, and the begin of the new, which counts from 0 in memory that still shows the old.
+  template <typename F>
+  void reset_queues(F&& which);
   // Reads all that stands in the rings (a signal, or a tracer's wish).
   void want_snapshot();
   // The job ends a context of this device: we leave it first. -1: all devices.
@@ -60,12 +74,15 @@ class Sampler {
     int32_t cq;  // of completions_; -1: none
     int16_t gpu;
     bool started, here, ending;
-    bool told_whole;  // by a last look
+    Window *ring_window, *doorbell_window;  // null: copies
+    bool told_whole;                        // by a last look
+    bool reborn;                            // a collapsed completion may be of the life before
     // Of this round: the doorbell record, the newest completion; then the slots, between their two
     // copies the doorbell record again and the completion of a collapsed queue.
     bool looked, has_completion;
     const std::byte* doorbell;
     uint16_t doorbell_value, counter;
+    uint16_t record_value;  // what stands there, of whatever life
     SendLook::Wanted wanted;
     const std::byte *one[2], *two[2], *doorbell_between, *completion_between;
     // What stood behind the last block posted; 0 blocks: it was not copied.
@@ -76,6 +93,7 @@ class Sampler {
   };
   struct CompletionSlot {
     CompletionLook look;
+    Window* window;
     bool started;
     // Of this round
     bool planned, news, all_seen;
@@ -84,16 +102,27 @@ class Sampler {
   };
   struct Gpu {
     Copier copier;
-    bool given_up, waiting;
+    bool given_up, waiting, faulted;
     uint64_t waiting_since_ns, try_after_ns;
   };
 
   bool take(uint32_t index, sigma_gpu_queue& queue) const;
+  void begin_reading(uint32_t index, const sigma_gpu_queue& queue);
+  bool open_windows(Watched& watched, const sigma_gpu_queue& queue, CompletionSlot* slot,
+                    sigma_gpu_reason& why);
+  void close_windows(Watched& watched);
+  void drop_faulted(int device);
+  bool wants_copies(int device) const;
   void begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attached_ns);
   void release_completions(Watched& watched);
   int gpu_of(const sigma_gpu_queue& queue) const;
-  bool usable(Gpu& gpu, int device);
+  bool usable(Gpu& gpu, int device, bool last);
+  template <typename F>
+  bool look_last(F&& which);
+  void begin_again(uint32_t index);
+  bool drop_gone(int device);
   void give_up(int device, const char* reason);
+  void give_up_queue(uint32_t index, const char* reason);
   bool finish(Gpu& gpu, int device);
   bool look_at(int device, bool last, double& fill);
   bool first_phase(Gpu& gpu, int device, bool last);
@@ -105,8 +134,10 @@ class Sampler {
   void copy_ahead(Gpu& gpu, Watched& watched);
   void judge_ahead(Watched& watched) const;
   void tell_completions(CompletionSlot& slot, uint64_t now_ns);
-  bool copy_ring(Gpu& gpu, uint64_t base, uint32_t entries, uint32_t entry_bytes, uint64_t first,
-                 uint32_t count, const std::byte* (&pieces)[2]);
+  const std::byte* copy(Gpu& gpu, const Window* window, uint64_t from, size_t bytes);
+  bool copy_ring(Gpu& gpu, const Window* window, uint64_t base, uint32_t entries,
+                 uint32_t entry_bytes, uint64_t first, uint32_t count,
+                 const std::byte* (&pieces)[2]);
   static RingBytes bytes_of(const std::byte* const (&pieces)[2], uint32_t entries,
                             uint32_t entry_bytes, uint64_t first, uint32_t count);
   SendLook* send_of(const CompletionLook& look, uint32_t qp_num);
@@ -118,42 +149,73 @@ class Sampler {
   bool marked(uint32_t index) const {
     return marks_ && marks_[index].load(std::memory_order_acquire) != 0;
   }
-  bool read_doorbell(Gpu& gpu, const sigma_gpu_queue& queue, const std::byte*& at, uint16_t& value);
+  bool read_doorbell(Gpu& gpu, const Watched& watched, const std::byte*& at, uint16_t& value);
 
   const sigma_gpu_registry& registry_;
   const CudaCalls* calls_;
   RecordBatch& out_;
   SamplerOptions options_;
   const std::atomic<uint8_t>* marks_;
+  Chosen chosen_;
   Watched* watched_;
   CompletionSlot* completions_;
+  Windows windows_;
   static constexpr uint32_t kProgress = 64;
   uint64_t progress_[kProgress] = {};
   bool first_listener_ = true;
   uint32_t used_ = 0, completions_used_ = 0, device_queues_ = 0, next_cq_life_ = 0;
   Gpu gpus_[kMaxGpus] = {};
+  uint64_t limit_ns_ = 0;   // of this look's copies
   size_t phase_bytes_ = 0;  // of the copier's buffer, that the first phase filled
   double interval_ns_ = 50'000;
   uint64_t active_ns_ = 0, round_ns_ = 0, round_begin_ns_ = 0;
 };
 
 template <typename F>
-void Sampler::end_queues(F&& ends) {
-  bool any[kMaxGpus] = {};
+bool Sampler::look_last(F&& which) {
+  bool any = false, of_device[kMaxGpus] = {};
   for (uint32_t i = 0; i < used_; ++i) {
     Watched& watched = watched_[i];
-    watched.ending = watched.here && ends(i);
-    if (watched.ending && watched.gpu >= 0) any[watched.gpu] = true;
+    watched.ending = watched.here && which(i);
+    any |= watched.ending;
+    if (watched.ending) watched.told_whole = false;
+    if (watched.ending && watched.gpu >= 0) of_device[watched.gpu] = true;
   }
   double fill = 0;
   for (int device = 0; device < kMaxGpus; ++device)
-    if (any[device]) look_at(device, true, fill);
+    if (of_device[device]) look_at(device, true, fill);
+  return any;
+}
+
+template <typename F>
+void Sampler::last_look(F&& which) {
+  if (!look_last(which)) return;
+  for (uint32_t i = 0; i < used_; ++i) {
+    if (watched_[i].ending && watched_[i].gpu >= 0)
+      watched_[i].send.state(SIGMA_RING_STATE, "", out_);
+    watched_[i].ending = false;
+  }
+}
+
+template <typename F>
+void Sampler::reset_queues(F&& which) {
+  if (!look_last(which)) return;
+  for (uint32_t i = 0; i < used_; ++i) {
+    if (watched_[i].ending) begin_again(i);
+    watched_[i].ending = false;
+  }
+}
+
+template <typename F>
+void Sampler::end_queues(F&& ends) {
+  if (!look_last(ends)) return;
   const uint64_t now = now_ns();
   for (uint32_t i = 0; i < used_; ++i) {
     Watched& watched = watched_[i];
     if (!watched.ending) continue;
     watched.send.end(watched.told_whole, now, out_);
     release_completions(watched);
+    close_windows(watched);
     watched.here = watched.ending = false;
   }
 }

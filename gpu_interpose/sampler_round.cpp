@@ -42,7 +42,7 @@ bool Sampler::due(const Watched& watched, bool last) const {
 
 // False: this round is over. A late copy is waited for by the next.
 bool Sampler::finish(Gpu& gpu, int device) {
-  switch (gpu.copier.finish(options_.copy_limit_ns)) {
+  switch (gpu.copier.finish(limit_ns_)) {
     case Copier::Finish::done:
       return true;
     case Copier::Finish::late:
@@ -52,13 +52,20 @@ bool Sampler::finish(Gpu& gpu, int device) {
     case Copier::Finish::failed:
       break;
   }
-  give_up(device, "a copy failed");
+  if (gpu.copier.last_error() == cuda::kInvalidValue && drop_gone(device)) {
+    gpu.copier.forget_error();
+    gpu.waiting = true;  // for what was asked for before
+    gpu.waiting_since_ns = now_ns();
+  } else {
+    give_up(device, "a copy failed");
+  }
   return false;
 }
 
 // Of records in host memory the value is there at once; of others, when the copy is done.
-bool Sampler::read_doorbell(Gpu& gpu, const sigma_gpu_queue& queue, const std::byte*& at,
+bool Sampler::read_doorbell(Gpu& gpu, const Watched& watched, const std::byte*& at,
                             uint16_t& value) {
+  const sigma_gpu_queue& queue = watched.send.queue();
   at = nullptr;
   if (queue.doorbell_addr == 0) return true;
   if (on_host(queue.doorbell_memory)) {
@@ -67,18 +74,28 @@ bool Sampler::read_doorbell(Gpu& gpu, const sigma_gpu_queue& queue, const std::b
     value = send_doorbell(record);
     return true;
   }
-  at = gpu.copier.copy(queue.doorbell_addr, kRecordBytes);
+  at = copy(gpu, watched.doorbell_window, queue.doorbell_addr, kRecordBytes);
   return at != nullptr;
 }
 
-bool Sampler::copy_ring(Gpu& gpu, uint64_t base, uint32_t entries, uint32_t entry_bytes,
-                        uint64_t first, uint32_t count, const std::byte* (&pieces)[2]) {
+const std::byte* Sampler::copy(Gpu& gpu, const Window* window, uint64_t from, size_t bytes) {
+  if (!window) return gpu.copier.copy(from, bytes);
+  if (bytes > gpu.copier.room()) return nullptr;
+  const std::byte* found =
+      gpu.copier.take([&](std::byte* to) { return read_window(*window, from, to, bytes); }, bytes);
+  gpu.faulted |= !found;
+  return found;
+}
+
+bool Sampler::copy_ring(Gpu& gpu, const Window* window, uint64_t base, uint32_t entries,
+                        uint32_t entry_bytes, uint64_t first, uint32_t count,
+                        const std::byte* (&pieces)[2]) {
   const uint32_t slot = static_cast<uint32_t>(first % entries);
   const uint32_t head = count < entries - slot ? count : entries - slot;
-  pieces[0] = gpu.copier.copy(base + uint64_t{slot} * entry_bytes, size_t{head} * entry_bytes);
+  pieces[0] = copy(gpu, window, base + uint64_t{slot} * entry_bytes, size_t{head} * entry_bytes);
   pieces[1] = nullptr;
   if (pieces[0] && head < count)
-    pieces[1] = gpu.copier.copy(base, size_t{count - head} * entry_bytes);
+    pieces[1] = copy(gpu, window, base, size_t{count - head} * entry_bytes);
   return pieces[0] && (head == count || pieces[1]);
 }
 
@@ -94,19 +111,21 @@ RingBytes Sampler::bytes_of(const std::byte* const (&pieces)[2], uint32_t entrie
 
 bool Sampler::look_at(int device, bool last, double& fill) {
   Gpu& gpu = gpus_[device];
-  if (!usable(gpu, device) || !gpu.copier.enter()) return false;
+  if (!usable(gpu, device, last) || !gpu.copier.enter()) return false;
   bool done = false;
+  limit_ns_ = last ? options_.last_limit_ns : options_.copy_limit_ns;
   if (gpu.waiting) {
-    const auto came = gpu.copier.finish(0);
+    const auto came = gpu.copier.finish(last ? limit_ns_ : 0);
     gpu.waiting = came == Copier::Finish::late;
     if (came == Copier::Finish::failed) give_up(device, "a copy failed");
     if (gpu.waiting && now_ns() - gpu.waiting_since_ns >= options_.give_up_ns)
       give_up(device, "a copy does not end");
   }
-  if (!gpu.waiting && !gpu.given_up)
+  if (!gpu.waiting)
     done = start_queues(gpu, device) && first_phase(gpu, device, last) &&
            second_phase(gpu, device, last, fill);
   gpu.copier.leave();
+  if (gpu.faulted) drop_faulted(device);
   return done;
 }
 
@@ -122,10 +141,12 @@ bool Sampler::start_queues(Gpu& gpu, int device) {
     const uint32_t entries = slot ? (slot->look.collapsed() ? 1 : slot->look.entries()) : 0;
     const bool fits = slot && size_t{entries} * slot->look.entry_bytes() <= kPhaseBytes;
     gpu.copier.rewind(0);
-    if (fits && !copy_ring(gpu, slot->look.address(), slot->look.collapsed() ? 1 : entries,
-                           slot->look.entry_bytes(), 0, entries, pieces))
+    if (fits &&
+        !copy_ring(gpu, slot->window, slot->look.address(), slot->look.collapsed() ? 1 : entries,
+                   slot->look.entry_bytes(), 0, entries, pieces))
       return finish(gpu, device) && false;
-    if (!read_doorbell(gpu, queue, watched.doorbell, watched.doorbell_value)) {
+    if (!read_doorbell(gpu, watched, watched.doorbell, watched.doorbell_value)) {
+      if (watched.doorbell_window) return finish(gpu, device) && false;
       watched.send.change(0, SIGMA_RING_SETUP, "doorbell unreadable", out_);
       watched.started = true;
       return finish(gpu, device) && false;
@@ -161,15 +182,16 @@ bool Sampler::plan_completions(Gpu& gpu, CompletionSlot& slot, bool last) {
   if (needed > kPhaseBytes / 2) return true;  // a larger queue than this reader can follow
   if (gpu.copier.used() + needed + 2 * size_t{bytes} > kPhaseBytes) return false;
   slot.planned = true;
-  if (!copy_ring(gpu, slot.look.address(), entries, bytes, slot.wanted.first, slot.wanted.count,
-                 slot.one))
+  if (!copy_ring(gpu, slot.window, slot.look.address(), entries, bytes, slot.wanted.first,
+                 slot.wanted.count, slot.one))
     return false;
   slot.two[0] = slot.two[1] = slot.three = slot.anchor[0] = nullptr;
   if (!slot.look.collapsed())
-    return slot.look.anchor().count == 0 || copy_ring(gpu, slot.look.address(), entries, bytes,
-                                                      slot.look.anchor().first, 1, slot.anchor);
-  slot.two[0] = gpu.copier.copy(slot.look.address(), bytes);
-  slot.three = gpu.copier.copy(slot.look.address(), bytes);
+    return slot.look.anchor().count == 0 ||
+           copy_ring(gpu, slot.window, slot.look.address(), entries, bytes,
+                     slot.look.anchor().first, 1, slot.anchor);
+  slot.two[0] = copy(gpu, slot.window, slot.look.address(), bytes);
+  slot.three = copy(gpu, slot.window, slot.look.address(), bytes);
   return slot.three != nullptr;
 }
 
@@ -177,8 +199,8 @@ void Sampler::copy_ahead(Gpu& gpu, Watched& watched) {
   const sigma_gpu_queue& queue = watched.send.queue();
   const uint32_t blocks = watched.send.blocks_ahead();
   watched.ahead_from = watched.send.posted();
-  if (blocks > 0 && copy_ring(gpu, queue.ring_addr, queue.ring_entries, kWqeBlockBytes,
-                              watched.ahead_from, blocks, watched.ahead))
+  if (blocks > 0 && copy_ring(gpu, watched.ring_window, queue.ring_addr, queue.ring_entries,
+                              kWqeBlockBytes, watched.ahead_from, blocks, watched.ahead))
     watched.ahead_blocks = blocks;
 }
 
@@ -219,9 +241,12 @@ bool Sampler::first_phase(Gpu& gpu, int device, bool last) {
     if (watched.cq >= 0 && (last || watched.send.wants_completions()) &&
         !completions_[watched.cq].planned)
       room = plan_completions(gpu, completions_[watched.cq], last);
-    if (room &&
-        !read_doorbell(gpu, watched.send.queue(), watched.doorbell, watched.doorbell_value)) {
+    if (room && !read_doorbell(gpu, watched, watched.doorbell, watched.doorbell_value)) {
       room = false;
+      if (watched.doorbell_window) {  // drop_faulted() says what that means
+        room = true;
+        continue;
+      }
       if (gpu.copier.last_error() == cuda::kSuccess) {
         watched.send.change(0, SIGMA_RING_SETUP, "doorbell unreadable", out_);
         room = true;
@@ -260,10 +285,18 @@ bool Sampler::second_phase(Gpu& gpu, int device, bool last, double& fill) {
     Watched& watched = watched_[i];
     if (!watched.looked) continue;
     SendLook& send = watched.send;
+    if (watched.reborn && watched.has_completion) {
+      if (completions_[watched.cq].news)
+        watched.reborn = false;
+      else
+        watched.has_completion = false;
+    }
     if (watched.doorbell)
       watched.doorbell_value = send_doorbell(watched.doorbell);
     else  // of host memory: once more, for the copies are done only now
-      read_doorbell(gpu, send.queue(), watched.doorbell, watched.doorbell_value);
+      read_doorbell(gpu, watched, watched.doorbell, watched.doorbell_value);
+    watched.record_value = watched.doorbell_value;
+    watched.doorbell_value = send.of_this_life(watched.record_value);
     const uint64_t before = send.posted();
     judge_ahead(watched);
     const CompletionSlot* slot = watched.cq >= 0 ? &completions_[watched.cq] : nullptr;
@@ -304,21 +337,22 @@ bool Sampler::copy_slots(Gpu& gpu, Watched& watched) {
   watched.completion_between = nullptr;
   watched.doorbell_between_value = watched.doorbell_value;
   if (!wanted.any()) return true;
-  if (!copy_ring(gpu, queue.ring_addr, queue.ring_entries, kWqeBlockBytes, wanted.first,
-                 wanted.blocks(), watched.one))
+  if (!copy_ring(gpu, watched.ring_window, queue.ring_addr, queue.ring_entries, kWqeBlockBytes,
+                 wanted.first, wanted.blocks(), watched.one))
     return false;
   if (watched.cq >= 0 && completions_[watched.cq].look.collapsed()) {
     const CompletionLook& look = completions_[watched.cq].look;
     watched.completion_between =
-        gpu.copier.copy(look.address() + look.entry_bytes() - kCqeBytes, kCqeBytes);
+        copy(gpu, watched.ring_window ? completions_[watched.cq].window : nullptr,
+             look.address() + look.entry_bytes() - kCqeBytes, kCqeBytes);
     if (!watched.completion_between) return false;
   }
   // In host memory it is read when the copies are done: later than between them, and so stricter.
   if (!on_host(queue.doorbell_memory) &&
-      !read_doorbell(gpu, queue, watched.doorbell_between, watched.doorbell_between_value))
+      !read_doorbell(gpu, watched, watched.doorbell_between, watched.doorbell_between_value))
     return false;
-  return copy_ring(gpu, queue.ring_addr, queue.ring_entries, kWqeBlockBytes, wanted.first,
-                   wanted.blocks(), watched.two);
+  return copy_ring(gpu, watched.ring_window, queue.ring_addr, queue.ring_entries, kWqeBlockBytes,
+                   wanted.first, wanted.blocks(), watched.two);
 }
 
 // The queues of one part of the table: what is new in them, and in their completion queues.
@@ -334,8 +368,8 @@ bool Sampler::read_part(Gpu& gpu, int device, uint32_t from, uint32_t to, bool l
     if (!copied || watched.cq < 0) continue;
     CompletionSlot& slot = completions_[watched.cq];
     if (!slot.planned || slot.look.collapsed() || !slot.news || slot.two[0]) continue;
-    copied = copy_ring(gpu, slot.look.address(), slot.look.entries(), slot.look.entry_bytes(),
-                       slot.wanted.first, slot.wanted.count, slot.two);
+    copied = copy_ring(gpu, slot.window, slot.look.address(), slot.look.entries(),
+                       slot.look.entry_bytes(), slot.wanted.first, slot.wanted.count, slot.two);
   }
   if (!finish(gpu, device) || !copied) return false;
   const uint64_t now = now_ns();
@@ -351,13 +385,14 @@ bool Sampler::read_part(Gpu& gpu, int device, uint32_t from, uint32_t to, bool l
       copies.two = bytes_of(watched.two, queue.ring_entries, kWqeBlockBytes, watched.wanted.first,
                             watched.wanted.blocks());
       if (on_host(queue.doorbell_memory) && queue.doorbell_addr)
-        read_doorbell(gpu, queue, watched.doorbell_between, watched.doorbell_between_value);
-      copies.doorbell = watched.doorbell_between ? send_doorbell(watched.doorbell_between)
-                                                 : watched.doorbell_between_value;
+        read_doorbell(gpu, watched, watched.doorbell_between, watched.doorbell_between_value);
+      copies.doorbell =
+          send.of_this_life(watched.doorbell_between ? send_doorbell(watched.doorbell_between)
+                                                     : watched.doorbell_between_value);
       if (watched.completion_between) {
         const Cqe cqe = decode_cqe(
             std::span<const std::byte, kCqeBytes>(watched.completion_between, kCqeBytes));
-        copies.has_completion = is_requester(cqe) && cqe.qp_num == queue.qp_num;
+        copies.has_completion = is_requester(cqe) && cqe.qp_num == queue.qp_num && !watched.reborn;
         copies.counter = cqe.wqe_counter;
       }
       copies.last = last;

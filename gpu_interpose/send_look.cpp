@@ -393,7 +393,7 @@ void SendLook::state(uint8_t event, const char* reason, RecordBatch& out) {
       queue_.flags & SIGMA_GPU_INITIATED ? SIGMA_INITIATOR_GPU : SIGMA_INITIATOR_UNKNOWN;
   record.tier = tier_;
   // A hang is told by every record until the queue moves again.
-  copy_text(record.reason, sizeof record.reason, *reason == 0 && hung ? "hung" : reason);
+  copy_text(record.reason, sizeof record.reason, *reason ? reason : hung ? "hung" : why);
   out.add(record, SIGMA_RING);
 }
 

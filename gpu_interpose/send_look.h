@@ -59,6 +59,18 @@ class SendLook {
   // unknown time.
   void start(uint16_t doorbell, bool has_completion, uint16_t counter, uint64_t read_ns,
              RecordBatch& out);
+  // After begin() of a queue that was reset: its record still shows the end of the life before,
+  // until it changes.
+  void begin_behind(uint16_t doorbell) {
+    stale_ = doorbell;
+    has_stale_ = doorbell != 0;
+  }
+  // What the record says of this life.
+  uint16_t of_this_life(uint16_t doorbell) {
+    if (has_stale_ && doorbell == stale_) return 0;
+    has_stale_ = false;
+    return doorbell;
+  }
   // Blocks to copy, and how many of them more may belong to the last WQE.
   struct Wanted {
     uint64_t first = 0, end = 0;
@@ -109,6 +121,7 @@ class SendLook {
   // Posted and not completed, and nothing has moved for this long.
   uint64_t stuck_ns(uint64_t now_ns) const { return pending() ? now_ns - moved_ns_ : 0; }
   bool hung = false;       // said already
+  const char* why = "";    // why this tier: told by every record that has nothing else to say
   uint64_t looked_ns = 0;  // begin of the last look at the doorbell
   uint64_t deferred_ns() const { return quiet_since_ns_; }  // 0: nothing waits for a second look
 
@@ -139,6 +152,8 @@ class SendLook {
   bool completions_lost_ = false;  // since the last one that was told
   bool untold_ = false;            // the slots alone do not tell whether the next one is written
   uint64_t unwritten_ = ~uint64_t{0}, news_ = 0;
+  uint16_t stale_ = 0;
+  bool has_stale_ = false;
   uint8_t tier_ = 0, mode_ = 0;
 };
 

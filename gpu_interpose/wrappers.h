@@ -42,6 +42,9 @@ SIGMA_WRAPPER CUresult cuMemFreeHost(void* address);
 SIGMA_WRAPPER CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags);
 SIGMA_WRAPPER CUresult cuMemHostUnregister(void* address);
 
+SIGMA_WRAPPER CUresult cuDevicePrimaryCtxRetain(CUcontext* context, int device);
+SIGMA_WRAPPER CUresult cuCtxDestroy(CUcontext context);
+SIGMA_WRAPPER CUresult cuCtxDestroy_v2(CUcontext context);
 SIGMA_WRAPPER CUresult cuDevicePrimaryCtxRelease(int device);
 SIGMA_WRAPPER CUresult cuDevicePrimaryCtxRelease_v2(int device);
 SIGMA_WRAPPER CUresult cuDevicePrimaryCtxReset(int device);
