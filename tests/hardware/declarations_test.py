@@ -13,9 +13,11 @@ import tempfile
 # Our names of CUDA's numbers (gpu_interpose/cuda.h).
 NAMES = {
     "kSuccess": "CUDA_SUCCESS",
+    "kInvalidValue": "CUDA_ERROR_INVALID_VALUE",
     "kNotInitialized": "CUDA_ERROR_NOT_INITIALIZED",
     "kNotReady": "CUDA_ERROR_NOT_READY",
-    "kHostAllocPortable": "CU_MEMHOSTALLOC_PORTABLE",
+    "kHostRegisterPortable": "CU_MEMHOSTREGISTER_PORTABLE",
+    "kDeviceUsesHostPageTables": "CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES",
     "kStreamNonBlocking": "CU_STREAM_NON_BLOCKING",
     "kCaptureRelaxed": "CU_STREAM_CAPTURE_MODE_RELAXED",
     "kPointerContext": "CU_POINTER_ATTRIBUTE_CONTEXT",

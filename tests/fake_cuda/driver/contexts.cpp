@@ -142,7 +142,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
-      *value = 0;
+      *value = options().coherent;
       return CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_VALUE;

@@ -21,6 +21,14 @@ void* fake_gpu_address(CUdeviceptr pointer, size_t bytes);
 typedef void (*FakeKernel)(void* argument, unsigned block);
 CUresult fake_gpu_launch(CUstream stream, unsigned blocks, FakeKernel kernel, void* argument);
 
+/* A mapping for host threads, as a kernel module makes it of the GPU's BAR; NULL when it cannot be.
+ * A touch faults once the memory is freed. */
+void* fake_gpu_map(CUdeviceptr pointer, size_t bytes);
+void fake_gpu_unmap(void* at, size_t bytes);
+
+/* cuMemFree under a name that nobody interposes. */
+CUresult fake_gpu_free(CUdeviceptr pointer);
+
 #pragma GCC visibility pop
 
 #ifdef __cplusplus

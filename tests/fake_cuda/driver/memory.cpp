@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "device_side.h"
 #include "state.h"
 
 namespace fake_cuda {
@@ -32,8 +33,13 @@ struct Arena {
       close(fd);
       fd = high;
     }
+    // On a coherent platform host threads reach it as it is; what cuMemMap maps is not modelled
+    // there.
     void* untouchable =
-        mmap(nullptr, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        options().coherent
+            ? mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0)
+            : mmap(nullptr, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                   0);
     void* real =
         mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (untouchable == MAP_FAILED || real == MAP_FAILED) return;
@@ -95,6 +101,7 @@ CUresult release(CUdeviceptr pointer) {
     return CUDA_ERROR_INVALID_VALUE;
   if (found->second.kind == Kind::managed)
     munmap(reinterpret_cast<void*>(pointer), found->second.bytes);
+  end_views(found->second.address, found->second.bytes);
   state().memory.erase(found);
   return CUDA_SUCCESS;
 }
@@ -148,19 +155,39 @@ uint8_t* behind(uint64_t address, uint64_t bytes) {
   return reinterpret_cast<uint8_t*>(address);
 }
 
+// Page-locked memory goes with its context as well: nobody may touch it any more.
 void drop_context_memory(Context& context) {
   for (auto i = state().memory.begin(); i != state().memory.end();) {
     const Allocation& allocation = i->second;
-    if (allocation.context == &context && allocation.kind == Kind::device)
-      i = state().memory.erase(i);
-    else
+    if (allocation.context != &context ||
+        (allocation.kind != Kind::device && allocation.kind != Kind::host)) {
       ++i;
+      continue;
+    }
+    if (allocation.kind == Kind::host)
+      munmap(reinterpret_cast<void*>(allocation.address), allocation.bytes);
+    end_views(allocation.address, allocation.bytes);
+    i = state().memory.erase(i);
   }
+}
+
+bool file_of(uint64_t address, int& fd, uint64_t& offset) {
+  if (!arena().holds(address)) return false;
+  const Allocation* found = find_memory_at(address);
+  fd = arena().fd;
+  offset = found && found->kind == Kind::mapped
+               ? state().physical.at(found->physical).offset + (address - found->address)
+               : address - arena().device;
+  return true;
 }
 
 }  // namespace fake_cuda
 
 using namespace fake_cuda;
+
+extern "C" CUresult fake_gpu_free(CUdeviceptr pointer) {
+  return release(pointer);
+}
 
 CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
   FAKE_CUDA_ENTER(context);
@@ -390,6 +417,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
       found->second.bytes != bytes)
     return CUDA_ERROR_INVALID_VALUE;
   drop_reference(found->second.physical);
+  end_views(pointer, bytes);
   state().memory.erase(found);
   // The arena's own pages again, so that no address of it ever faults on the device side.
   mmap(arena().at(pointer), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena().fd,

@@ -21,6 +21,7 @@ Options load() {
   result.seed = static_cast<uint64_t>(number("SIGMA_CUDA_SEED", 1));
   result.dma_buf = number("SIGMA_CUDA_DMABUF", 1) != 0;
   result.peer_memory = number("SIGMA_CUDA_PEERMEM", 1) != 0;
+  result.coherent = number("SIGMA_CUDA_COHERENT", 0) != 0;
   if (const char* text = getenv("SIGMA_CUDA_HANG_AFTER"); text && *text)
     result.hang_after = strtoull(text, nullptr, 10);
   if (const char* text = getenv("SIGMA_CUDA_STALL"); text && *text) {

@@ -30,6 +30,7 @@ struct Options {
   uint32_t lock_ms = 0;                // that allocations hold the context's lock beside a kernel
   uint64_t seed = 1;
   bool dma_buf = true, peer_memory = true;  // what the device can do for a NIC
+  bool coherent = false;                    // host threads may touch device memory
 };
 const Options& options();
 
@@ -132,8 +133,13 @@ uint8_t* behind(uint64_t address, uint64_t bytes);
 const Allocation* find_memory(uint64_t address, uint64_t bytes);
 Allocation* find_memory_at(uint64_t address);
 void drop_context_memory(Context& context);
+// Where a device address stands in the memory file. The lock is held.
+bool file_of(uint64_t address, int& fd, uint64_t& offset);
 uint64_t take_addresses(uint64_t bytes, uint64_t alignment);  // 0: none left
 void hold_context_lock(Context& context);  // as long as options say while a kernel runs
+
+// ---- views.cpp
+void end_views(uint64_t begin, uint64_t bytes);  // the lock is held
 
 // ---- streams.cpp
 Stream* resolve(Context& context, CUstream handle, bool per_thread, CUresult& why);

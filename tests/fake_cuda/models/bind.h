@@ -30,6 +30,9 @@ namespace models {
   F(cuStreamCreateWithPriority, 5050, cuStreamCreateWithPriority)        \
   F(cuStreamSynchronize, 2000, cuStreamSynchronize)                      \
   F(cuStreamDestroy, 4000, cuStreamDestroy_v2)                           \
+  F(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2)                \
+  F(cuStreamEndCapture, 10000, cuStreamEndCapture)                       \
+  F(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2)          \
   F(cuMemCreate, 10020, cuMemCreate)                                     \
   F(cuMemAddressReserve, 10020, cuMemAddressReserve)                     \
   F(cuMemMap, 10020, cuMemMap)                                           \

@@ -66,9 +66,14 @@ def judge(run, records, row):
     """All queues in device memory."""
     totals = collections.Counter()
     rings = [each for each in records if isinstance(each, Ring) and each.kind == SEND]
-    numbers = {each.number for each in rings if each.tier in (3, 5)}
+    numbers = {each.number for each in rings if each.tier in (2, 3, 5)}
     if not numbers:
         fail("no queue was read")
+    tiers = {each.tier for each in rings if each.event == BEGIN}
+    require_equal("tiers", tiers, row.tiers)
+    reasons = {each.reason for each in rings if each.event == BEGIN and each.tier == 3}
+    if not reasons <= set(row.reasons):
+        fail(f"reasons for tier 3: {reasons}")
     for number in numbers:
         ends = [each for each in rings if each.number == number and each.event == END]
         require_equal(f"ends of queue {number:#x}", len(ends), 1)
@@ -100,7 +105,7 @@ def judge(run, records, row):
         require_equal(f"queue {number:#x}: seen and missed", ends[0].seen + ends[0].missed, ends[0].posted)
         # What was posted when the queue ended is what the device had fetched; unless the library had to let it go.
         # Without a doorbell record it never knows.
-        may_not_know = row.environment or row.model == "doca_no_dbr"
+        may_not_know = row.environment and row.tiers != {2} or row.model == "doca_no_dbr"
         if ends[0].reason == "its end was not seen" and may_not_know and place < at:
             totals["not known of"] += at - place
         else:
@@ -115,16 +120,25 @@ def judge(run, records, row):
 
 
 class Row:
-    def __init__(self, model, environment=None):
+    """`reasons`: why tier 3, where it is."""
+
+    def __init__(self, model, environment=None, tiers=(3,), reasons=("no libgdrapi.so.2",)):
         self.model, self.environment = model, environment or {}
+        self.tiers, self.reasons = set(tiers), reasons
 
 
 STALLS = {"SIGMA_CUDA_STALL": "0.02:5", "SIGMA_CUDA_JITTER_US": "50", "SIGMA_CUDA_SEED": "7"}
+MAPPED = {"LD_LIBRARY_PATH": "{build}/fake_cuda:{build}/fake_gdrcopy"}
 TESTS = {
     **{model: Row(model) for model in ("nvshmem_rc", "nvshmem_dci", "nvshmem_wraps", "doca_db", "doca_no_dbr", "ucx_gda",
                                        "deepep", "mooncake")},
     "doca_stalls": Row("doca_wraps", STALLS),
-    "nvshmem_snapshot": Row("nvshmem_rc", {"SIGMATRACE_GPU_TIER": "5"}),
+    "nvshmem_snapshot": Row("nvshmem_rc", {"SIGMATRACE_GPU_TIER": "5"}, tiers=(5,)),
+    **{f"{model}_mapped": Row(model, MAPPED, tiers=(2,))
+       for model in ("nvshmem_dci", "doca_db", "doca_no_dbr", "ucx_gda", "deepep", "mooncake")},
+    "nvshmem_coherent": Row("nvshmem_rc", {"SIGMA_CUDA_COHERENT": "1"}, tiers=(2,)),
+    # Not enough of the BAR for all: the rest is copied, and it is said why.
+    "nvshmem_partly_mapped": Row("nvshmem_rc", {**MAPPED, "SIGMA_GDR_PINS": "3"}, (2, 3), ("gdrcopy cannot pin it",)),
 }
 
 
@@ -138,7 +152,8 @@ def execute(name, build):
             found = records_of(directory)
             require_equal("processes that were read", len(found), 1)
             judge(run, next(iter(found.values())), row)
-        environment = {**test.environment, **row.environment, "SIGMA_GPU_CAPTURE": os.path.join(directory, "capture")}
+        own = {name: value.replace("{build}", build) for name, value in row.environment.items()}
+        environment = {**test.environment, **own, "SIGMA_GPU_CAPTURE": os.path.join(directory, "capture")}
         models_test.TESTS[name] = models_test.Test(" ".join(test.command), judged, environment, test.complete,
                                                    test.device_options)
         models_test.execute(name, os.path.join(build, "tests", "models"))

@@ -62,7 +62,8 @@ sigma_gpu_queue DeviceQueue::entry() const {
   queue.flags = SIGMA_GPU_INITIATED;
   if (!shape_.cq_entries) queue.flags |= SIGMA_GPU_COLLAPSED | SIGMA_GPU_OVERRUN;
   queue.context = 0xc0de;
-  queue.created_ns = 1;
+  queue.created_ns = 1 + life_;
+  queue.life = life_;
   queue.qp_num = shape_.qp_num;
   queue.cqn = shape_.qp_num + 1;
   queue.ring_addr = ring_;
@@ -122,7 +123,7 @@ void DeviceQueue::ring_doorbell() {
 }
 
 void DeviceQueue::write_cqe(const Posted& of, uint8_t op_own, uint8_t syndrome, uint8_t vendor) {
-  const size_t n = completed_wqes_;
+  const size_t n = cqes_++;
   const uint32_t entries = shape_.cq_entries;
   uint8_t* at = cq_at_ + (entries ? n % entries * 64 : 0);
   if (entries && (n / entries & 1)) op_own |= 1;
@@ -155,13 +156,26 @@ void DeviceQueue::complete_all() {
 }
 
 void DeviceQueue::fail_next(uint8_t syndrome, uint8_t vendor) {
-  write_cqe(truth()[completed_wqes_], 0xd0, syndrome, vendor);
-  completed += truth()[completed_wqes_++].blocks;
+  const Posted wqe = [&] {
+    const std::lock_guard hold(lock_);
+    return truth_[completed_wqes_];
+  }();
+  write_cqe(wqe, 0xd0, syndrome, vendor);
+  ++completed_wqes_;
+  completed += wqe.blocks;
+}
+
+void DeviceQueue::reset() {
+  const std::lock_guard hold(lock_);
+  life_begin_ = completed_wqes_ = truth_.size();
+  posted = completed = 0;
+  shape_.first_index = 0;
+  ++life_;
 }
 
 std::vector<Posted> DeviceQueue::truth() const {
   const std::lock_guard hold(lock_);
-  return truth_;
+  return {truth_.begin() + static_cast<ptrdiff_t>(life_begin_), truth_.end()};
 }
 
 }  // namespace rig

@@ -51,8 +51,13 @@ class DeviceQueue {
   void complete_next();
   void fail_next(uint8_t syndrome, uint8_t vendor);
 
+  // The queue pair, not its completion queue, nor the memory, which shows what it was.
+  void reset();
+
   std::atomic<uint64_t> posted{0}, completed{0};  // blocks
+  // Of this life.
   std::vector<Posted> truth() const;
+  unsigned long long ring_address() const { return ring_; }
 
  private:
   void write_cqe(const Posted& of, uint8_t op_own, uint8_t syndrome, uint8_t vendor);
@@ -62,7 +67,9 @@ class DeviceQueue {
   uint8_t *ring_at_, *doorbell_at_, *cq_at_;
   mutable std::mutex lock_;
   std::vector<Posted> truth_;
-  size_t completed_wqes_ = 0;
+  size_t completed_wqes_ = 0, life_begin_ = 0;
+  size_t cqes_ = 0;
+  uint32_t life_ = 0;
 };
 
 }  // namespace rig

@@ -26,16 +26,28 @@ struct Observed::Parts {
   std::atomic<bool> stopping{false};
 };
 
-Observed::Observed(const sigma::gpu::SamplerOptions& options) : parts_(new Parts) {
+namespace {
+
+bool find_gdrcopy(sigma::gpu::GdrCalls& calls) {
+  return sigma::gpu::find_gdr_calls(
+      calls, [](void* library, const char* symbol) { return dlsym(library, symbol); },
+      RTLD_DEFAULT);
+}
+
+}  // namespace
+
+Observed::Observed(const sigma::gpu::SamplerOptions& options, bool mapped) : parts_(new Parts) {
   REQUIRE(parts_->memory != MAP_FAILED);
   REQUIRE(sigma::gpu::find_calls(parts_->calls,
                                  [](const char* symbol) { return dlsym(RTLD_DEFAULT, symbol); }));
   parts_->registry.queues = parts_->entries;
-  parts_->sampler.emplace(parts_->registry, &parts_->calls, parts_->batch, parts_->memory, options);
+  parts_->sampler.emplace(parts_->registry, &parts_->calls, parts_->batch, parts_->memory, options,
+                          nullptr, mapped ? find_gdrcopy : nullptr);
 }
 
 Observed::~Observed() {
   stop();
+  parts_->sampler->forget();
   parts_->sampler->leave_device(-1);
   munmap(parts_->memory, Sampler::memory_bytes());
 }
@@ -55,6 +67,12 @@ void Observed::refresh(uint64_t attached_ns) {
 
 void Observed::end_all() {
   parts_->sampler->end_queues([](uint32_t) { return true; });
+  parts_->batch.flush();
+}
+
+void Observed::reset(uint32_t i, const DeviceQueue& queue) {
+  parts_->entries[i] = queue.entry();
+  parts_->sampler->reset_queues([&](uint32_t each) { return each == i; });
   parts_->batch.flush();
 }
 

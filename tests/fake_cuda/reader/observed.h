@@ -69,7 +69,8 @@ struct Records {
 
 class Observed {
  public:
-  explicit Observed(const sigma::gpu::SamplerOptions& options = {});
+  // `mapped`: by our libgdrapi.so.2.
+  explicit Observed(const sigma::gpu::SamplerOptions& options = {}, bool mapped = false);
   ~Observed();
 
   void add(const DeviceQueue& queue);
@@ -77,6 +78,8 @@ class Observed {
   // Queues made before that are taken up in use.
   void refresh(uint64_t attached_ns = 0);
   void end_all();
+  // The queue at this place is another life from now on.
+  void reset(uint32_t i, const DeviceQueue& queue);
   void leave_device(int device);
   // Blocks of the i-th queue that were told, or said to be missed.
   uint64_t told_of(uint32_t i) const;
