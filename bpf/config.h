@@ -182,7 +182,7 @@ struct sigma_ring_slot {
   __u16 kind;       /* enum sigma_ring_kind; 0: the slot is free. Freed by user space */
   __u16 dead;       /* enum sigma_drain_reason: do not read the ring any more */
   __u16 cq[2];      /* SEND: slots of its completion rings, for sends and for receives */
-  __u32 looks;      /* CQ: copies that BPF has made; the observer goes on when it has taken them in */
+  __u32 looks;      /* copies that BPF has made; the observer goes on when it has taken them in */
   __u32 life;       /* from 0. SEND: counts what RESET to INIT began; CQ: buffers, by resizes */
   __u64 ucontext;   /* by which, with the handle, ring_objects knows it */
   __u32 handle;

@@ -69,6 +69,8 @@ static __noinline int emit_command(const struct sigma_call* call, __u64 header, 
     note_ring(draft, id);
     note_resize(draft, id);
     note_gone(draft, id);
+  } else if (hdr.driver_id == SIGMA_RDMA_DRIVER_MLX5) {
+    note_not_ended(draft, id);
   }
   __u32 size = draft->end;
   uverbs->payload_bytes = size - draft->start;
@@ -171,7 +173,7 @@ static __always_inline int kernel_entry(struct file* file, __u32 rdev, __u64 arg
                             .target_flags = hit.target_flags};
   note_command(&hit, arg);
   struct sigma_ioctl_hdr hdr;
-  struct ring_command of = {.tgid = tgid_of(hit.id), .rdev = rdev, .ucontext = (__u64)file};
+  struct ring_command of = {.tgid = tgid_of(hit.id), .ucontext = (__u64)file};
   if (read_user(hit.totals, &hdr, sizeof(hdr), arg)) note_ends(&of, arg, hdr.num_attrs);
   remember_call(&hit, SIGMA_FN_EXECUTE_IOCTL, &call);
   return 0;
@@ -193,7 +195,9 @@ int BPF_PROG(uverbs_fentry, struct file* file, unsigned int cmd, unsigned long a
 
 SEC("fexit/ib_uverbs_ioctl")
 int BPF_PROG(uverbs_fexit, struct file* file, unsigned int cmd, unsigned long arg, long result) {
-  return kernel_exit((__s32)result);
+  __u64 value = result; /* where it stands, if the function hooked is the one that it should be */
+  if (config.has_loop) bpf_get_func_ret(ctx, &value); /* likewise since 5.17 */
+  return kernel_exit((__s32)value);
 }
 
 SEC("kprobe/ib_uverbs_ioctl")

@@ -44,4 +44,17 @@ struct task_struct {
   struct signal_struct* signal;
 } SIGMA_KERNEL_TYPE;
 
+/* What an iterator over open files is given. */
+struct seq_file;
+struct bpf_iter_meta {
+  struct seq_file* seq;
+} SIGMA_KERNEL_TYPE;
+
+struct bpf_iter__task_file {
+  struct bpf_iter_meta* meta;
+  struct task_struct* task;
+  __u32 fd;
+  struct file* file;
+} SIGMA_KERNEL_TYPE;
+
 #endif

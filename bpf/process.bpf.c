@@ -24,10 +24,31 @@ static __always_inline bool is_target(__u32 tgid) {
   return bpf_map_lookup_elem(&targets, &tgid) != NULL;
 }
 
+struct bpf_map;
+static long end_ring_of(struct bpf_map* map, const __u32* number, struct sigma_ring_slot* slot,
+                        void* data) {
+  const __u32* tgid = data;
+  if (!slot->kind || slot->tgid != *tgid) return 0;
+  if (!slot->dead) drain_ring(*number, SIGMA_DRAIN_EXIT);
+  forget_ring(*tgid, slot->ucontext, slot->handle);
+  return 0;
+}
+
+/* Its memory is another one by now: what was to be read has been, at the begin of the exec. */
+static long forget_ring_of(struct bpf_map* map, const __u32* number, struct sigma_ring_slot* slot,
+                           void* data) {
+  const __u32* tgid = data;
+  if (!slot->kind || slot->tgid != *tgid) return 0;
+  if (!slot->dead) slot->dead = SIGMA_DRAIN_EXIT;
+  forget_ring(*tgid, slot->ucontext, slot->handle);
+  return 0;
+}
+
 SEC("tp_btf/sched_process_exec") int BPF_PROG(process_exec, struct task_struct* task) {
   __u32 tgid = task->tgid;
   if (!is_target(tgid)) return 0;
   new_epoch(); /* every address has a new meaning */
+  bpf_for_each_map_elem(&ring_slots, forget_ring_of, &tgid, 0);
   /* Children that are followed stay, whatever they become. */
   if (config.selects && !config.follow_forks && !is_selected()) {
     emit_process(SIGMA_PROCESS_LEFT, 0, 0);
@@ -51,23 +72,23 @@ int BPF_PROG(process_fork, struct task_struct* parent, struct task_struct* child
   return 0;
 }
 
-struct bpf_map;
-static long end_ring_of(struct bpf_map* map, const __u32* number, struct sigma_ring_slot* slot,
-                        void* data) {
-  const __u32* tgid = data;
-  if (!slot->kind || slot->tgid != *tgid) return 0;
-  if (!slot->dead) drain_ring(*number, SIGMA_DRAIN_EXIT);
-  forget_ring(*tgid, slot->ucontext, slot->handle);
-  return 0;
+/* A process that destroys nothing takes its queues along: here its memory is still there. */
+static __always_inline void end_rings(__u32 tgid) {
+  bpf_for_each_map_elem(&ring_slots, end_ring_of, &tgid, 0);
 }
 
-/* A process that destroys nothing takes its queues along: here its memory is still there. */
 SEC("kprobe/do_exit") int BPF_KPROBE(rings_exit) {
   __u32 tgid = bpf_get_current_pid_tgid() >> 32;
   if (!is_target(tgid)) return 0;
   struct task_struct* task = (struct task_struct*)bpf_get_current_task();
-  if (BPF_CORE_READ(task, signal, live.counter) > 1) return 0;
-  bpf_for_each_map_elem(&ring_slots, end_ring_of, &tgid, 0);
+  if (BPF_CORE_READ(task, signal, live.counter) <= 1) end_rings(tgid);
+  return 0;
+}
+
+/* Where a program's loader takes over, in its old memory yet (fs/exec.c; exported since 5.8). */
+SEC("kprobe/begin_new_exec") int BPF_KPROBE(rings_exec) {
+  __u32 tgid = bpf_get_current_pid_tgid() >> 32;
+  if (is_target(tgid)) end_rings(tgid);
   return 0;
 }
 

@@ -11,9 +11,7 @@
 #include "bpf/draft.h"
 
 static __always_inline struct ring_command command_of(const struct draft* draft, __u64 id) {
-  struct ring_command command = {.tgid = tgid_of(id),
-                                 .rdev = draft->uverbs.rdev,
-                                 .ucontext = draft->uverbs.ucontext};
+  struct ring_command command = {.tgid = tgid_of(id), .ucontext = draft->uverbs.ucontext};
   return command;
 }
 
@@ -49,14 +47,14 @@ static __noinline int note_ring(struct draft* draft, __u64 id) {
     place_devx_ring(&key, command, slot);
     if (kind == SIGMA_RING_CQ)
       slot->number =
-          prm_word(totals, devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_CMD_OUT), 8) & 0xffffff;
+          PRM(totals, devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_CMD_OUT), SIGMA_PRM_NUMBER);
   } else if (qp) {
     struct sigma_mlx5_create_qp at = {};
     struct ring_command of = command_of(draft, id);
     __u32 send_cq = draft->data[SIGMA_UVERBS_ATTR_CREATE_QP_SEND_CQ];
     __u32 recv_cq = draft->data[SIGMA_UVERBS_ATTR_CREATE_QP_RECV_CQ];
-    slot->cq[0] = ring_slot_of(key.tgid, ring_name(&of, send_cq), send_cq);
-    slot->cq[1] = ring_slot_of(key.tgid, ring_name(&of, recv_cq), recv_cq);
+    slot->cq[0] = ring_slot_of(key.tgid, of.ucontext, send_cq);
+    slot->cq[1] = ring_slot_of(key.tgid, of.ucontext, recv_cq);
     if (draft->driver_at && read_user(totals, &at, sizeof(at), draft->driver_at)) {
       slot->doorbell_addr = at.db_addr;
       slot->entries = at.sq_wqe_count;
@@ -97,28 +95,68 @@ static __noinline int note_registration(const struct draft* draft, __u64 id) {
                    devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_UMEM_ID), &umem);
 }
 
-/* The object is gone for good. Its ring's slot user space frees, once it has had the last copy. */
-static __noinline int note_gone(const struct draft* draft, __u64 id) {
+/* QPs to RESET by verbs. */
+static __noinline int is_reset(__u64 core) {
   struct sigma_totals* totals = totals_of_cpu();
-  if (!totals || !draft) return 0;
+  __u32 mask = 0;
+  __u8 state = 0xff;
+  return totals && read_user(totals, &mask, sizeof(mask), core + SIGMA_MODIFY_QP_MASK) &&
+         (mask & SIGMA_IBV_QP_STATE) &&
+         read_user(totals, &state, sizeof(state), core + SIGMA_MODIFY_QP_STATE) &&
+         state == SIGMA_IBV_QPS_RESET;
+}
+
+/* How a command that has returned ends a ring, or would have: enum sigma_drain_reason; 0: not at all. */
+static __noinline int ended_by(const struct draft* draft, __u32* handle) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals || !draft || !handle) return 0;
   __u32 object = draft->uverbs.object_id, method = draft->uverbs.method_id;
-  __u32 handle = draft->data[SIGMA_UVERBS_ATTR_HANDLE];
+  *handle = draft->data[SIGMA_UVERBS_ATTR_HANDLE];
+  if (object == SIGMA_UVERBS_OBJECT_QP && method == SIGMA_UVERBS_METHOD_QP_DESTROY)
+    return SIGMA_DRAIN_DESTROY;
+  if (object == SIGMA_UVERBS_OBJECT_CQ && method == SIGMA_UVERBS_METHOD_CQ_DESTROY)
+    return SIGMA_DRAIN_DESTROY;
   if (object == SIGMA_UVERBS_OBJECT_DEVX_OBJ) {
-    if (method != SIGMA_UVERBS_METHOD_DEVX_OBJ_DESTROY) return 0;
-    handle = devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_HANDLE);
-  } else if (object == SIGMA_UVERBS_OBJECT_DEVICE) {
-    if (method != SIGMA_UVERBS_METHOD_INVOKE_WRITE) return 0;
-    __u32 command = draft->data[SIGMA_UVERBS_ATTR_WRITE_CMD] & SIGMA_UVERBS_CMD_NUMBER;
-    if ((command != SIGMA_UVERBS_CMD_DESTROY_CQ && command != SIGMA_UVERBS_CMD_DESTROY_QP) ||
-        !read_user(totals, &handle, sizeof(handle),
-                   draft->data[SIGMA_UVERBS_ATTR_CORE_IN] + SIGMA_RESIZE_CQ_HANDLE))
-      return 0;
-  } else if (!(object == SIGMA_UVERBS_OBJECT_QP && method == SIGMA_UVERBS_METHOD_QP_DESTROY) &&
-             !(object == SIGMA_UVERBS_OBJECT_CQ && method == SIGMA_UVERBS_METHOD_CQ_DESTROY)) {
-    return 0;
+    *handle = devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_HANDLE);
+    if (method == SIGMA_UVERBS_METHOD_DEVX_OBJ_DESTROY) return SIGMA_DRAIN_DESTROY;
+    if (method != SIGMA_UVERBS_METHOD_DEVX_OBJ_MODIFY) return 0;
+    __u64 command = devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_CMD_IN);
+    return PRM(totals, command, SIGMA_PRM_OPCODE) == SIGMA_PRM_2RST_QP ? SIGMA_DRAIN_RESET : 0;
   }
+  if (object != SIGMA_UVERBS_OBJECT_DEVICE || method != SIGMA_UVERBS_METHOD_INVOKE_WRITE) return 0;
+  __u32 command = draft->data[SIGMA_UVERBS_ATTR_WRITE_CMD] & SIGMA_UVERBS_CMD_NUMBER;
+  __u64 core = draft->data[SIGMA_UVERBS_ATTR_CORE_IN];
+  if (command == SIGMA_UVERBS_CMD_MODIFY_QP) {
+    if (!is_reset(core)) return 0;
+    return read_user(totals, handle, sizeof(*handle), core + SIGMA_MODIFY_QP_HANDLE) ? SIGMA_DRAIN_RESET : 0;
+  }
+  if (command != SIGMA_UVERBS_CMD_DESTROY_CQ && command != SIGMA_UVERBS_CMD_DESTROY_QP) return 0;
+  return read_user(totals, handle, sizeof(*handle), core + SIGMA_RESIZE_CQ_HANDLE) ? SIGMA_DRAIN_DESTROY : 0;
+}
+
+/* The object is gone for good: user space gives the ring's slot back, once it has had the last copy. */
+static __noinline int note_gone(struct draft* draft, __u64 id) {
+  if (!draft) return 0;
+  __u32 handle = 0;
+  if (ended_by(draft, &handle) != SIGMA_DRAIN_DESTROY) return 0;
   struct ring_command of = command_of(draft, id);
-  forget_ring(of.tgid, ring_name(&of, handle), handle);
+  __u32 number = forget_ring(of.tgid, of.ucontext, handle);
+  if (!number) return 0;
+  draft->uverbs.ring_slot = number;
+  draft->uverbs.flags |= SIGMA_UVERBS_RING_GONE;
+  return 0;
+}
+
+/* The command has failed, and its ring goes on: it was copied, and is read again from there. */
+static __noinline int note_not_ended(const struct draft* draft, __u64 id) {
+  if (!draft) return 0;
+  __u32 handle = 0, reason = ended_by(draft, &handle);
+  if (!reason) return 0;
+  struct ring_command of = command_of(draft, id);
+  __u64 name = of.ucontext;
+  __u32 number = ring_slot_of(of.tgid, name, handle);
+  struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
+  if (number && is_ring_of(slot, of.tgid, name, handle) && slot->dead == reason) slot->dead = 0;
   return 0;
 }
 
@@ -139,7 +177,7 @@ static __noinline int note_resize(const struct draft* draft, __u64 id) {
       !read_user(totals, &resize, sizeof(resize), draft->data[SIGMA_UVERBS_ATTR_CORE_IN]))
     return 0;
   struct ring_command of = command_of(draft, id);
-  __u32 number = ring_slot_of(of.tgid, ring_name(&of, resize.cq_handle), resize.cq_handle);
+  __u32 number = ring_slot_of(of.tgid, of.ucontext, resize.cq_handle);
   struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
   __u32 entries = resize.cqe + 1;
   if (!number || !slot || slot->kind != SIGMA_RING_CQ || slot->tgid != tgid_of(id)) return 0;
@@ -159,9 +197,10 @@ static __noinline int note_resize(const struct draft* draft, __u64 id) {
  * along: the library clears them of its own afterwards. */
 static __noinline int end_ring(const struct ring_command* command, __u32 handle, __u32 reason) {
   if (!command) return 0;
-  __u32 number = ring_slot_of(command->tgid, ring_name(command, handle), handle);
+  __u64 name = command->ucontext;
+  __u32 number = ring_slot_of(command->tgid, name, handle);
   struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
-  if (!number || !slot) return 0;
+  if (!number || !is_ring_of(slot, command->tgid, name, handle)) return 0;
   __u32 cq0 = slot->cq[0], cq1 = slot->cq[1];
   bool qp = slot->kind == SIGMA_RING_SEND;
   drain_ring(number, reason);
@@ -174,7 +213,7 @@ static __noinline int end_ring(const struct ring_command* command, __u32 handle,
 /* RESET to INIT: the library has zeroed the doorbell record since, and a new life begins. */
 static __noinline int renew_ring(const struct ring_command* command, __u32 handle) {
   if (!command) return 0;
-  __u32 number = ring_slot_of(command->tgid, ring_name(command, handle), handle);
+  __u32 number = ring_slot_of(command->tgid, command->ucontext, handle);
   struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
   if (!number || !slot || slot->dead != SIGMA_DRAIN_RESET || slot->tgid != command->tgid) return 0;
   slot->life++;
@@ -223,9 +262,6 @@ static __noinline int note_ends(const struct ring_command* of, __u64 header, __u
       if (number == SIGMA_PRM_RST2INIT_QP) renew_ring(of, data);
     }
   } else if (object == SIGMA_UVERBS_OBJECT_DEVICE &&
-             method == SIGMA_UVERBS_METHOD_GET_CONTEXT) {
-    note_young_file(of);
-  } else if (object == SIGMA_UVERBS_OBJECT_DEVICE &&
              method == SIGMA_UVERBS_METHOD_INVOKE_WRITE) {
     __u64 core = 0;
     __u32 handle = 0, mask = 0;
@@ -233,9 +269,7 @@ static __noinline int note_ends(const struct ring_command* of, __u64 header, __u
     if (!find_attr(attrs, n, SIGMA_UVERBS_ATTR_WRITE_CMD, &data)) return 0;
     if (find_attr(attrs, n, SIGMA_UVERBS_ATTR_CORE_IN, &core) != 2) return 0;
     __u32 command = data & SIGMA_UVERBS_CMD_NUMBER;
-    if (command == SIGMA_UVERBS_CMD_GET_CONTEXT) {
-      note_young_file(of);
-    } else if (command == SIGMA_UVERBS_CMD_MODIFY_QP) {
+    if (command == SIGMA_UVERBS_CMD_MODIFY_QP) {
       if (read_user(totals, &mask, sizeof(mask), core + SIGMA_MODIFY_QP_MASK) &&
           (mask & SIGMA_IBV_QP_STATE) &&
           read_user(totals, &state, sizeof(state), core + SIGMA_MODIFY_QP_STATE) &&

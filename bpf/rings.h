@@ -68,40 +68,17 @@ static __always_inline __u32 ring_slot_of(__u32 tgid, __u64 ucontext, __u32 hand
   return slot ? *slot : 0;
 }
 
-/* Whom a command is for: the process, the context or file, and the file's device node (0: none). */
+/* A slot that was given to another ring meanwhile is not this one's. */
+static __always_inline bool is_ring_of(const struct sigma_ring_slot* slot, __u32 tgid, __u64 ucontext,
+                                       __u32 handle) {
+  return slot && slot->kind && slot->tgid == tgid && slot->ucontext == ucontext && slot->handle == handle;
+}
+
+/* Whom a command is for: the process, and the context or file. */
 struct ring_command {
   __u32 tgid;
-  __u32 rdev;
   __u64 ucontext;
 };
-
-/* Files that were opened before our eyes. Those that were not are a process's older ones: user space
- * names what it found in them by the node, where the process had one file of it only. */
-struct young_file_key {
-  __u64 file;
-  __u64 tgid;
-};
-struct {
-  __uint(type, BPF_MAP_TYPE_LRU_HASH);
-  __uint(max_entries, 4096);
-  __type(key, struct young_file_key);
-  __type(value, __u8);
-} young_files __weak SEC(".maps");
-
-static __always_inline void note_young_file(const struct ring_command* command) {
-  struct young_file_key key = {.file = command->ucontext, .tgid = command->tgid};
-  __u8 yes = 1;
-  if (command->rdev) bpf_map_update_elem(&young_files, &key, &yes, BPF_ANY);
-}
-
-/* The name by which a ring of this command's file or context is known. */
-static __always_inline __u64 ring_name(const struct ring_command* command, __u32 handle) {
-  struct young_file_key key = {.file = command->ucontext, .tgid = command->tgid};
-  if (!command->rdev || ring_slot_of(command->tgid, command->ucontext, handle) ||
-      bpf_map_lookup_elem(&young_files, &key))
-    return command->ucontext;
-  return command->rdev;
-}
 
 /* Completion rings by their number, in `handle`. */
 struct {
@@ -117,17 +94,18 @@ static __always_inline __u32 cq_slot_of(__u32 tgid, __u64 ucontext, __u32 cqn) {
   return slot ? *slot : 0;
 }
 
-/* The object is gone: its handle and number may be given to another one. */
+/* The object is gone: its handle and number may be given to another one. The slot that it had, or 0. */
 static __noinline int forget_ring(__u32 tgid, __u64 ucontext, __u32 handle) {
   struct sigma_ring_key key = {.tgid = tgid, .handle = handle, .ucontext = ucontext};
-  __u32* number = bpf_map_lookup_elem(&ring_objects, &key);
-  if (!number) return 0;
-  struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, number);
+  __u32* known = bpf_map_lookup_elem(&ring_objects, &key);
+  if (!known) return 0;
+  __u32 number = *known;
+  struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
   bpf_map_delete_elem(&ring_objects, &key);
-  if (!slot || !slot->number) return 0;
+  if (!slot || !slot->number) return number;
   key.handle = slot->number;
   bpf_map_delete_elem(&ring_cqs, &key);
-  return 0;
+  return number;
 }
 
 /* What user space has said of this life of the ring, else its begin. */
@@ -229,7 +207,7 @@ static __noinline int drain_ring(__u32 number, __u32 reason) {
   bool ends = reason != SIGMA_DRAIN_LOOK;
   if (ends && slot->dead) return 0;
   if (ends) slot->dead = reason;
-  if (slot->kind == SIGMA_RING_CQ) __sync_fetch_and_add(&slot->looks, 1);
+  __sync_fetch_and_add(&slot->looks, 1);
   barrier();
   struct drain drain = {
       .ring_addr = slot->ring_addr, .entries = slot->entries, .stride = slot->stride,

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The readers of rings, on rings that a test writes: posted = seen + missed, whatever happens.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -11,6 +13,7 @@
 #include "catch.h"
 #include "observe/cq_reader.h"
 #include "observe/interval.h"
+#include "observe/process_reader.h"
 #include "observe/send_reader.h"
 
 namespace {
@@ -216,6 +219,98 @@ TEST_CASE("observe: a writer that laps the copy gives no false post") {
   CHECK(watched.heard.missed > 0);
 }
 
+TEST_CASE("observe: that a request had not completed before the copy certifies nothing of it") {
+  Watched watched(64);
+  for (int i = 0; i < 60; ++i) watched.ring.post();
+  const LookTimes times{1000, 2000};
+  const auto wanted = watched.reader->on_doorbell(watched.ring.doorbell(), times, {}, watched.out);
+  CHECK(watched.reader->completed(2, 2));
+  for (int i = 0; i < 13; ++i) watched.ring.post();
+  put32(watched.ring.at(10) + 20, 0xdead);  // of request 74, whose index is written last
+  const auto bytes = watched.ring.copy(wanted.first, wanted.end);
+  watched.reader->on_copy(wanted, RingBytes{std::span<const std::byte>(bytes)}, watched.ring.doorbell(), times,
+                          watched.out);
+  watched.ring.post();
+  watched.ring.post();
+  watched.look();
+  watched.last(watched.ring.posted);
+  watched.heard.check_posts();
+  CHECK(watched.heard.missed > 0);
+  CHECK(watched.heard.seen + watched.heard.missed == watched.ring.posted);
+}
+
+TEST_CASE("observe: a ring whose end failed goes on where its last look ended") {
+  Watched watched(64);
+  for (int i = 0; i < 70; ++i) watched.ring.post();
+  watched.look();
+  watched.ring.post();
+  watched.last(64);
+  REQUIRE(watched.heard.states.back().event == SIGMA_RING_END);
+  CHECK(watched.heard.states.back().posted == 71);
+  const uint64_t seen = watched.heard.seen;
+  watched.ring.post();
+  watched.reader->resume(1, watched.now, watched.out);
+  watched.look();
+  REQUIRE(watched.heard.states.back().event == SIGMA_RING_BEGIN);
+  CHECK(watched.heard.states.back().first == 71);
+  CHECK(watched.heard.states.back().life == 1);
+  CHECK(watched.heard.posts.back().index == 71);
+  CHECK(watched.heard.posts.back().life == 1);
+  CHECK(watched.heard.seen == seen + 1);
+  watched.last(72);
+  CHECK(watched.heard.states.back().posted == 1);
+  watched.heard.check_posts();
+}
+
+TEST_CASE("observe: a destroy command that fails brings its ring back, one that does not ends it") {
+  Watched watched(64);
+  alignas(8) std::byte doorbell[8] = {};
+  std::vector<sigma_ring_slot> slots(8);
+  slots[5].kind = SIGMA_RING_SEND;
+  sigma::ProcessReader reader(static_cast<uint32_t>(getpid()), {.read_posts = true, .probes_tell = false}, slots.data());
+  sigma::SendSpec spec = spec_of(watched.ring);
+  spec.owner.pid = static_cast<uint32_t>(getpid());
+  spec.ring_addr = reinterpret_cast<uint64_t>(watched.ring.memory.data());
+  spec.doorbell_addr = reinterpret_cast<uint64_t>(doorbell);
+  spec.slot = 5;
+  reader.open(spec, watched.out);
+  const auto post_and_look = [&] {
+    watched.ring.post();
+    put32(doorbell + 4, watched.ring.doorbell());
+    for (int i = 0; i < 50; ++i) REQUIRE(reader.look(watched.out));  // one that was held up certifies nothing
+    watched.heard.take(watched.out);
+  };
+  post_and_look();
+  const auto ends = [&](uint8_t reason) {  // as BPF says it, with nothing new
+    slots[5].dead = reason;
+    ++slots[5].looks;
+    sigma_ring_drain drain{};
+    drain.slot = 5;
+    drain.posted = watched.ring.posted;
+    drain.reason = reason;
+    drain.kind = SIGMA_RING_SEND;
+    drain.last = drain.counted = 1;
+    reader.on_drain(drain, {}, watched.out);
+    watched.heard.take(watched.out);
+    CHECK(watched.heard.states.back().event == SIGMA_RING_END);
+  };
+  const auto reason = static_cast<uint8_t>(GENERATE(SIGMA_DRAIN_DESTROY, SIGMA_DRAIN_RESET));
+  ends(reason);
+  post_and_look();
+  CHECK(watched.heard.seen == 1);  // not before it is known
+  slots[5].dead = 0;
+  reader.resume_send(spec.owner, 1000, watched.out);
+  post_and_look();
+  CHECK(watched.heard.seen == 3);
+  ends(reason);
+  reader.close_send(spec.owner, 2000, watched.out);
+  reader.resume_send(spec.owner, 3000, watched.out);  // of nothing
+  post_and_look();
+  CHECK(watched.heard.seen == 3);
+  CHECK(watched.heard.missed == 0);
+  watched.heard.check_posts();
+}
+
 TEST_CASE("observe: the last look takes what had not been seen, and nothing twice") {
   Watched watched(64);
   for (int i = 0; i < 10; ++i) watched.ring.post();
@@ -321,9 +416,10 @@ TEST_CASE("observe: rounds of 65,536 are counted where completions tell how many
   for (uint64_t i = 0; i < more; ++i) watched.ring.post();
   const uint64_t consumed = 48 + more - 60;
   watched.look(0, true, watched.reader->completed_at(consumed - 1));
+  watched.ring.post();
   watched.look();
-  CHECK(watched.reader->posted() == 48 + more);
-  CHECK(watched.heard.seen + watched.heard.missed + watched.reader->posted() - watched.reader->next() == 48 + more);
+  CHECK(watched.reader->posted() == 48 + more + 1);
+  CHECK(watched.heard.seen + watched.heard.missed + watched.reader->posted() - watched.reader->next() == 48 + more + 1);
   for (const auto& post : watched.heard.posts) CHECK_FALSE(post.flags & SIGMA_RING_MODULO);
 }
 

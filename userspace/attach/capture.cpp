@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
@@ -56,10 +57,17 @@ void configure_programs(bpf_object* object, const Features& features, LinkForms 
       load = control_hook_of(features) == ControlHook::kernel_kprobe;
     else if (is_any(name, {"uverbs_fentry", "uverbs_fexit"}))
       load = control_hook_of(features) == ControlHook::kernel_fentry;
+    else if (is_any(name, {"open_files"}))
+      load = control_hook_of(features).has_value();
     else if (is_any(name, {"process_exec", "process_fork", "process_exit"}))
       load = features.vmlinux_btf;
     bpf_program__set_autoload(program, load);
   }
+  // Their sections name ib_uverbs_ioctl.
+  if (control_hook_of(features) == ControlHook::kernel_fentry && uverbs_function() != "ib_uverbs_ioctl")
+    for (const char* name : {"uverbs_fentry", "uverbs_fexit"})
+      (void)bpf_program__set_attach_target(bpf_object__find_program_by_name(object, name), 0,
+                                           uverbs_function().c_str());
   const bool sessions = forms.with_return == LinkForm::session;
   auto set_form = [object](const char* name, LinkForm form, bool load) {
     bpf_program* uprobe = name ? bpf_object__find_program_by_name(object, name) : nullptr;
@@ -262,6 +270,32 @@ Status Capture::set_ring_slot(pid_t pid, uint64_t context, uint32_t handle, uint
   if (bpf_map_update_elem(bpf_map__fd(impl_->skeleton->maps.ring_objects), &key, &slot, BPF_NOEXIST) == 0)
     return {};
   return Error{fmt::format("queue {} of process {}: {}", handle, pid, errno_text(errno))};
+}
+
+std::map<int, uint64_t> Capture::open_files(pid_t pid) const {
+  std::map<int, uint64_t> files;
+  bpf_program* program = impl_->skeleton->progs.open_files;
+  if (bpf_program__fd(program) < 0) return files;
+  bpf_iter_link_info info{};
+  info.task.pid = static_cast<uint32_t>(pid);
+  LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &info, .link_info_len = sizeof(info));
+  BpfLinkPtr link(bpf_program__attach_iter(program, &options));
+  // Before 6.1 (f0d74c4da1f0) it could not be limited to a process; the program looks itself.
+  if (!link) link.reset(bpf_program__attach_iter(program, nullptr));
+  if (!link) return files;
+  impl_->skeleton->bss->files_of = static_cast<uint32_t>(pid);
+  const Fd reader(bpf_iter_create(bpf_link__fd(link.get())));
+  if (!reader) return files;
+  std::array<sigma_open_file, 64> rows;
+  for (size_t have = 0;;) {
+    const ssize_t got = read(reader.get(), reinterpret_cast<char*>(rows.data()) + have, sizeof(rows) - have);
+    if (got <= 0) return files;
+    have += static_cast<size_t>(got);
+    const size_t whole = have / sizeof(rows[0]);
+    for (size_t i = 0; i < whole; ++i) files[static_cast<int>(rows[i].fd)] = rows[i].file;
+    have -= whole * sizeof(rows[0]);
+    if (have > 0) std::memmove(rows.data(), &rows[whole], have);
+  }
 }
 
 std::array<uint64_t, SIGMA_COUNTERS> Capture::counters() const {

@@ -18,6 +18,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -127,6 +128,9 @@ class Capture {
   Status set_doorbell(pid_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr);
   // The command that ends this queue copies the ring of this slot. `context`: as in sigma_uverbs.
   Status set_ring_slot(pid_t pid, uint64_t context, uint32_t handle, uint32_t slot);
+  // Under the kernel's hook: by descriptor, the struct file * that sigma_uverbs.ucontext would name. Empty: not
+  // to be had.
+  std::map<int, uint64_t> open_files(pid_t pid) const;
   // Sums over the CPUs, indexed by enum sigma_counter.
   std::array<uint64_t, SIGMA_COUNTERS> counters() const;
 

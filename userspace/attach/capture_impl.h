@@ -95,6 +95,7 @@ struct Capture::Impl {
   enum class Change { add, pause, resume, probes };
   Status change_target(pid_t pid, Change change);
   Status attach_program(bpf_program* program, std::vector<BpfLinkPtr>& links);
+  Status keep(bpf_program* program, bpf_link* link, std::vector<BpfLinkPtr>& links);
 };
 
 // Probes of one program in one file, by one link where the form allows.

@@ -198,7 +198,10 @@ AttachReport Capture::attach(const LibraryPlan& library, pid_t pid, const Attach
 
 Status Capture::Impl::attach_program(bpf_program* program, std::vector<BpfLinkPtr>& held) {
   const ListenToLibbpf listen;
-  bpf_link* link = bpf_program__attach(program);
+  return keep(program, bpf_program__attach(program), held);
+}
+
+Status Capture::Impl::keep(bpf_program* program, bpf_link* link, std::vector<BpfLinkPtr>& held) {
   if (!link) {
     const int errnum = errno;
     return Error{
@@ -215,10 +218,18 @@ Result<ControlHook> Capture::attach_control() {
   if (!hook)
     return Error{"the kernel's ib_uverbs_ioctl cannot be hooked",
                  "modprobe ib_uverbs; libibverbs is probed instead"};
-  const bool kprobe = *hook == ControlHook::kernel_kprobe;
   auto& links = impl_->control_links;
-  SIGMA_CHECK(impl_->attach_program(kprobe ? programs.uverbs_kretprobe : programs.uverbs_fexit, links));
-  SIGMA_CHECK(impl_->attach_program(kprobe ? programs.uverbs_kprobe : programs.uverbs_fentry, links));
+  if (*hook == ControlHook::kernel_kprobe) {
+    const ListenToLibbpf listen;
+    const std::string function = uverbs_function();
+    for (const bool at_return : {true, false}) {
+      bpf_program* program = at_return ? programs.uverbs_kretprobe : programs.uverbs_kprobe;
+      SIGMA_CHECK(impl_->keep(program, bpf_program__attach_kprobe(program, at_return, function.c_str()), links));
+    }
+  } else {
+    SIGMA_CHECK(impl_->attach_program(programs.uverbs_fexit, links));
+    SIGMA_CHECK(impl_->attach_program(programs.uverbs_fentry, links));
+  }
   impl_->set_kernel_control(true);
   return *hook;
 }
@@ -250,8 +261,9 @@ Status Capture::attach_process_events() {
   SIGMA_CHECK(impl_->attach_program(programs.process_exec, impl_->kernel_links));
   SIGMA_CHECK(impl_->attach_program(programs.process_fork, impl_->kernel_links));
   SIGMA_CHECK(impl_->attach_program(programs.process_exit, impl_->kernel_links));
-  // Without it the last moments of queues that nobody destroys are lost, and counted.
+  // Without these the last moments of queues that nobody destroys are lost, and counted.
   (void)impl_->attach_program(programs.rings_exit, impl_->kernel_links);
+  (void)impl_->attach_program(programs.rings_exec, impl_->kernel_links);
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <bpf/btf.h>
 #include <bpf/libbpf.h>
 #include <linux/perf_event.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -104,11 +105,12 @@ bool fentry_works() {
   const BtfPtr kernel(btf__load_vmlinux_btf());
   if (!kernel) return false;
   Fd module;
-  int type = btf__find_by_name_kind(kernel.get(), kUverbsFunction, BTF_KIND_FUNC);
+  const std::string function = uverbs_function();
+  int type = btf__find_by_name_kind(kernel.get(), function.c_str(), BTF_KIND_FUNC);
   if (type < 0) {
     const BtfPtr types(btf__load_module_btf("ib_uverbs", kernel.get()));
     if (!types) return false;
-    type = btf__find_by_name_kind(types.get(), kUverbsFunction, BTF_KIND_FUNC);
+    type = btf__find_by_name_kind(types.get(), function.c_str(), BTF_KIND_FUNC);
     module = module_btf_fd("ib_uverbs");
     if (type < 0 || !module) return false;
   }
@@ -133,7 +135,8 @@ bool kprobe_works() {
   perf_event_attr attributes = {};
   attributes.size = sizeof(attributes);
   attributes.type = static_cast<uint32_t>(type);
-  attributes.config1 = reinterpret_cast<uintptr_t>(kUverbsFunction);
+  const std::string function = uverbs_function();
+  attributes.config1 = reinterpret_cast<uintptr_t>(function.c_str());
   return static_cast<bool>(Fd(static_cast<int>(
       syscall(SYS_perf_event_open, &attributes, -1, 0, -1, PERF_FLAG_FD_CLOEXEC))));
 }
@@ -168,6 +171,11 @@ class QuietLibbpf {
 
 std::span<const FeatureRow> feature_table() {
   return kTable;
+}
+
+std::string uverbs_function() {
+  const char* other = getauxval(AT_SECURE) == 0 ? getenv("SIGMATRACE_UVERBS_HOOK") : nullptr;
+  return other != nullptr && *other != '\0' ? other : kUverbsFunction;
 }
 
 void disable_features(Features& features, std::string_view names) {

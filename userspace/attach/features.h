@@ -51,6 +51,10 @@ std::span<const FeatureRow> feature_table();
 // Fails, naming the first thing that tracing cannot do without, and what mends it.
 Status require_features(const Features& features);
 
+// The kernel's function that each uverbs command passes: (struct file *, unsigned int, unsigned long), the
+// last one the command's address. "ib_uverbs_ioctl", or for tests the one that SIGMATRACE_UVERBS_HOOK names.
+std::string uverbs_function();
+
 // Clears the features that `names` (comma-separated) lists. Unknown names are ignored.
 void disable_features(Features& features, std::string_view names);
 

@@ -121,10 +121,4 @@ std::string DeviceNames::of_node(uint32_t rdev) {
   return known == known_.end() ? std::string() : known->second.name;
 }
 
-std::optional<uint32_t> node_of_device(const std::string& name) {
-  for (const SysfsDevice& device : rdma_devices())
-    if (device.name == name && device.rdev != 0) return device.rdev;
-  return std::nullopt;
-}
-
 }  // namespace sigma

@@ -52,7 +52,5 @@ class DeviceNames {
   std::mutex mutex_;
   std::map<uint32_t, Known> known_;
 };
-// The node of a device, as sigma_uverbs.rdev; reads sysfs.
-std::optional<uint32_t> node_of_device(const std::string& name);
 
 }  // namespace sigma

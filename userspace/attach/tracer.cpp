@@ -129,11 +129,10 @@ void Tracer::start_observer() {
     return;
   }
   // Under the kernel's hook commands name a file, which an older queue's context does not tell.
-  if (control_hook_) options.node_of_device = node_of_device;
+  if (control_hook_) options.files_of = [this](uint32_t pid) { return capture_->open_files(static_cast<pid_t>(pid)); };
   options.on_slot = [this](uint32_t pid, uint64_t name, uint32_t handle, uint32_t slot) {
     return capture_->set_ring_slot(static_cast<pid_t>(pid), name, handle, slot).ok();
   };
-  options.device_of_node = [this](uint32_t rdev) { return device_names_.of_node(rdev); };
   options.told_by_library = [this](uint32_t pid) { return read_by_library(static_cast<pid_t>(pid)); };
   options.on_doorbell = [this](uint32_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr) {
     (void)capture_->set_doorbell(static_cast<pid_t>(pid), qp_ptr, qp_num, doorbell_addr);

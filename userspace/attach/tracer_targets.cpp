@@ -60,6 +60,7 @@ void Tracer::on_process(const sigma_process& record) {
       it->second.looked = it->second.linked_in = it->second.functions_found = false;
       it->second.searches = 0;
     }
+    if (observer_) observer_->on_process_end(record.h.pid, record.h.time_ns - 1);  // of the old one
   } else if (record.kind == SIGMA_PROCESS_FOUND) {
     rescan_.insert(pid);
   } else if (record.kind == SIGMA_PROCESS_FORK && options_.follow_forks) {

@@ -30,6 +30,13 @@ void CqReader::begin(RecordBuffer& out) {
   state(SIGMA_RING_BEGIN, "", spec_.since_ns, out);
 }
 
+void CqReader::resume(uint32_t life, uint64_t now_ns, RecordBuffer& out) {
+  life_ = life;
+  first_ = cursor_.next;
+  seen_ = missed_ = 0;
+  state(SIGMA_RING_BEGIN, "", now_ns, out);
+}
+
 void CqReader::state(uint8_t event, const char* reason, uint64_t now_ns, RecordBuffer& out) {
   sigma_ring record{};
   record.context = spec_.owner.context;
@@ -182,6 +189,7 @@ std::optional<ReachedIndices> CqReader::reached(const Wanted& wanted, const Ring
 }
 
 void CqReader::on_nothing(uint32_t consumer) {
+  caught_up_ = true;
   passed_ = 0;
   fill_ = 0;
   // Taken in with the next copies: the owner may have been quicker than we.
@@ -194,6 +202,7 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
                          uint32_t consumer, const LookTimes& times, RecordBuffer& out) {
   const uint64_t before = cursor_.next;
   passed_ = 0;
+  caught_up_ = false;
   if (spec_.ring.collapsed) {
     std::array<std::byte, kCqeBytes> one, two;
     const size_t tail = spec_.ring.entry_bytes - kCqeBytes;
@@ -259,8 +268,10 @@ void CqReader::take_all(uint64_t from, const RingBytes& first, const RingBytes& 
       case CqNext::lost:
       case CqNext::unstable:
         return;
-      case CqNext::resized:
       case CqNext::end:
+        caught_up_ = true;
+        [[fallthrough]];
+      case CqNext::resized:
         left_since_ns_ = 0;
         return;
     }

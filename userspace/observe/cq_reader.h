@@ -56,6 +56,8 @@ class CqReader {
   bool serves_receives() const { return serves_receives_; }
 
   void begin(RecordBuffer& out);
+  // It has not ended after all: a life of its own from here on.
+  void resume(uint32_t life, uint64_t now_ns, RecordBuffer& out);
   // Found in use: what was completed before is not ours, also where its owner is not as far yet.
   void start_at(uint64_t position, uint64_t consumed) {
     cursor_.next = position;
@@ -80,6 +82,8 @@ class CqReader {
                  uint32_t consumer, const LookTimes& times, RecordBuffer& out);
   // Nothing new was seen.
   void on_nothing(uint32_t consumer);
+  // The latest look has read all that there was when it began.
+  bool caught_up() const { return caught_up_; }
   // `counted`: entries are not read for a while, where the owner's index counts them; those that do not
   // count are.
   void set_counted(bool counted, const char* reason, uint64_t now_ns, RecordBuffer& out);
@@ -114,6 +118,7 @@ class CqReader {
   double fill_ = 0;
   uint64_t left_since_ns_ = 0;  // what the look before did not get to was there since then; 0: nothing
   bool serves_receives_ = false;
+  bool caught_up_ = false;
   bool counted_ = false;
   bool whole_first_ = false;  // the next look takes all of the first lap: it shows that the first entry stands
   bool whole_ring_ = false;  // a lap has passed uncounted: the next look takes all of it

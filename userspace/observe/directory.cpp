@@ -73,7 +73,7 @@ void Directory::on_qp(const File& file, const sigma_uverbs& header, const Uverbs
   const Handle key = key_of(file, *facts.handle);
   const auto it = qps_.find(key);
   const uint64_t now_ns = header.h.time_ns;
-  if (facts.failed) return;
+  if (facts.failed) return on_failed(key, facts.action, facts.qp_state, now_ns);
   if (facts.action == UverbsAction::create) {
     Qp qp;
     qp.qp_ptr = facts.user_handle.value_or(0);
@@ -104,6 +104,15 @@ void Directory::on_qp(const File& file, const sigma_uverbs& header, const Uverbs
     remove_qp(it, now_ns);
 }
 
+// What a command ends BPF has copied at its begin. Where it has failed, the ring goes on.
+void Directory::on_failed(const Handle& key, UverbsAction action, std::optional<uint8_t> state, uint64_t now_ns) {
+  const auto qp = qps_.find(key);
+  const bool ends = action == UverbsAction::destroy || (action == UverbsAction::modify && state == IBV_QPS_RESET);
+  if (qp != qps_.end() && ends && !qp->second.reset) events_.on_resume_send(qp->second.spec.owner, now_ns + 1);
+  const auto cq = cqs_.find(key);
+  if (cq != cqs_.end() && action != UverbsAction::create) events_.on_resume_cq(cq->second.owner, now_ns + 1);
+}
+
 // A RESET ends the ring's life (at its entry: BPF has copied it). libmlx5 zeroes the doorbell record
 // after the command has returned; when it goes on to INIT that is done.
 void Directory::on_state(Qp& qp, uint8_t state, uint64_t now_ns) {
@@ -130,26 +139,13 @@ std::string Directory::device_of(uint32_t pid, uint64_t context) const {
   return older == older_contexts_.end() ? std::string() : older->second;
 }
 
-// Which older context a struct file * stands for: the only one of its device that is left, unless the
-// file was opened under our eyes.
+void Directory::add_file(uint32_t pid, uint64_t file, uint64_t context) {
+  files_[{pid, file}] = {pid, context};
+}
+
+// A new file at an old one's address.
 void Directory::note_file(const File& file, const sigma_uverbs& header) {
-  if (!(header.flags & SIGMA_UVERBS_KERNEL) || older_contexts_.empty() || !device_of_node_ ||
-      files_.contains(file))
-    return;
-  if (header.object_id == UVERBS_OBJECT_DEVICE && header.method_id == UVERBS_METHOD_GET_CONTEXT) {
-    files_[file] = file;
-    return;
-  }
-  const std::string device = device_of_node_(header.rdev);
-  std::optional<File> only;
-  for (const auto& [context, name] : older_contexts_) {
-    if (context.pid != file.pid || name != device) continue;
-    const auto is_taken = [&](const auto& entry) { return entry.second == context; };
-    if (std::any_of(files_.begin(), files_.end(), is_taken)) continue;
-    if (only) return;  // of several nobody knows
-    only = context;
-  }
-  if (only) files_[file] = *only;
+  if (header.object_id == UVERBS_OBJECT_DEVICE && header.method_id == UVERBS_METHOD_GET_CONTEXT) files_.erase(file);
 }
 
 Directory::Handle Directory::key_of(const File& file, uint32_t handle) const {
@@ -192,8 +188,8 @@ void Directory::on_cq(const File& file, const sigma_uverbs& header, const Uverbs
   const Handle key = key_of(file, *facts.handle);
   const auto it = cqs_.find(key);
   const uint64_t now_ns = header.h.time_ns;
+  if (facts.failed) return on_failed(key, facts.action, std::nullopt, now_ns);
   if (facts.action == UverbsAction::modify && it != cqs_.end()) {
-    if (facts.failed) return events_.on_resume(it->second.owner);
     CqSpec& spec = it->second;
     spec.ring_addr = facts.ring_addr.value_or(0);
     spec.ring.entries = facts.cqe.value_or(0);
@@ -203,7 +199,6 @@ void Directory::on_cq(const File& file, const sigma_uverbs& header, const Uverbs
     ++unplaced_;
     return events_.on_end_cq(spec.owner, now_ns);
   }
-  if (facts.failed) return;
   if (facts.action == UverbsAction::create) {
     CqSpec spec;
     spec.owner = owner_of(file, header, facts.cqn.value_or(0));
@@ -241,9 +236,11 @@ uint64_t Directory::address_of(const File& file, const std::optional<UmemPlace>&
 }
 
 void Directory::on_devx(const File& file, const sigma_uverbs& header, const DevxFacts& facts) {
-  if (facts.failed || !facts.handle) return;
+  if (!facts.handle) return;
   const Handle key = key_of(file, *facts.handle);
   const uint64_t now_ns = header.h.time_ns;
+  if (facts.failed)
+    return on_failed(key, facts.action, facts.prm ? facts.prm->to_state : std::nullopt, now_ns);
   if (facts.is_umem) {
     if (facts.action == UverbsAction::create && facts.umem_id)
       umems_[key] = {*facts.umem_id, facts.umem_addr.value_or(0), facts.umem_length.value_or(0)};

@@ -28,7 +28,9 @@ class Directory {
     virtual void on_send(const SendSpec& spec) = 0;
     virtual void on_cq(const CqSpec& spec) = 0;
     virtual void on_resize(const RingOwner& owner, const CqSpec& spec) = 0;
-    virtual void on_resume(const RingOwner& owner) = 0;
+    // A command that was to end it, or to move it, has failed.
+    virtual void on_resume_send(const RingOwner& owner, uint64_t at_ns) = 0;
+    virtual void on_resume_cq(const RingOwner& owner, uint64_t at_ns) = 0;
     virtual void on_end_send(const RingOwner& owner, uint64_t at_ns) = 0;
     virtual void on_end_cq(const RingOwner& owner, uint64_t at_ns) = 0;
   };
@@ -37,11 +39,8 @@ class Directory {
   // A sigma_uverbs record, 8-byte aligned. `device_initiates`: a GPU may be the writer.
   void on_uverbs(std::span<const std::byte> record);
   void on_process_end(uint32_t pid);
-  // Queues that were there before are named by their context. Where commands name the file, it is the
-  // one of the same device that this process has; `device_of_node`: its name, by sigma_uverbs.rdev.
-  void set_device_of_node(std::function<std::string(uint32_t rdev)> device_of_node) {
-    device_of_node_ = std::move(device_of_node);
-  }
+  // Queues that were there before are named by their context; where commands name a file, by which.
+  void add_file(uint32_t pid, uint64_t file, uint64_t context);
   void add_context(uint32_t pid, uint64_t context, const std::string& device);
   std::string device_of(uint32_t pid, uint64_t context) const;  // of an older context; empty: none
   void add_found(const SendSpec& spec, uint32_t handle, uint64_t qp_ptr);
@@ -79,6 +78,7 @@ class Directory {
   void create_devx_qp(const Handle& key, const sigma_uverbs& header, const PrmFacts& prm);
   void create_devx_cq(const Handle& key, const sigma_uverbs& header, const PrmFacts& prm);
   void on_state(Qp& qp, uint8_t state, uint64_t now_ns);
+  void on_failed(const Handle& key, UverbsAction action, std::optional<uint8_t> state, uint64_t now_ns);
   void add_qp(const Handle& key, Qp qp);
   void remove_qp(std::map<Handle, Qp>::iterator it, uint64_t now_ns);
   uint64_t address_of(const File& file, const std::optional<UmemPlace>& place,
@@ -94,8 +94,7 @@ class Directory {
   std::map<Handle, Umem> umems_;
   std::map<std::pair<uint32_t, uint64_t>, Handle> by_pointer_;  // pid, struct ibv_qp *
   std::map<File, std::string> older_contexts_;  // device, by pid and struct ibv_context *
-  std::map<File, File> files_;  // by pid and struct file *: its older context, or itself if it is new
-  std::function<std::string(uint32_t)> device_of_node_;
+  std::map<File, File> files_;  // by pid and struct file *: its older context
   uint64_t unplaced_ = 0;
 };
 

@@ -36,7 +36,6 @@ void sleep_until(uint64_t ns) {
 Observer::Observer(const ObserverOptions& options) : options_(options), directory_(*this) {
   out_.set_lane(options.lane);
   marks_.set_lane(options.lane + 1);
-  directory_.set_device_of_node(options.device_of_node);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -67,18 +66,19 @@ void Observer::on_uverbs(std::span<const std::byte> record) {
   apply_explanations();  // a command may end a ring
   directory_.on_uverbs(record);
   const auto& command = *reinterpret_cast<const sigma_uverbs*>(record.data());
-  if (record.size() >= sizeof(sigma_uverbs) && command.ring_slot != 0 && command.ring_slot < SIGMA_RING_SLOTS)
+  if (record.size() < sizeof(sigma_uverbs) || command.ring_slot == 0 || command.ring_slot >= SIGMA_RING_SLOTS) return;
+  // Not with the last copy: the command might have failed after it.
+  if (command.flags & SIGMA_UVERBS_RING_GONE)
+    free_slot(command.h.pid, command.ring_slot);
+  else
     process(command.h.pid).slots.insert(command.ring_slot);
 }
 
-// Those that BPF gave to its rings, and that nobody has freed: of rings that were not taken up, or whose
-// last copy was lost.
-void Observer::free_slots(uint32_t pid, const Process& process) {
-  if (options_.slots == nullptr) return;
-  for (const uint32_t number : process.slots) {
-    sigma_ring_slot& slot = options_.slots[number];
-    if (slot.tgid == pid) __atomic_store_n(&slot.kind, __u16{0}, __ATOMIC_RELEASE);
-  }
+// To be given out again: by BPF, or by us to rings that are found. Once.
+void Observer::free_slot(uint32_t pid, uint32_t number) {
+  const auto it = processes_.find(pid);
+  if (options_.slots != nullptr && it != processes_.end() && it->second.slots.erase(number) != 0)
+    __atomic_store_n(&options_.slots[number].kind, __u16{0}, __ATOMIC_RELEASE);
 }
 
 void Observer::on_send(const SendSpec& spec) {
@@ -92,7 +92,12 @@ void Observer::on_cq(const CqSpec& spec) {
 void Observer::on_resize(const RingOwner& owner, const CqSpec& spec) {
   reader(owner.pid).resize(owner, spec);
 }
-void Observer::on_resume(const RingOwner& owner) { reader(owner.pid).resume_cq(owner); }
+void Observer::on_resume_send(const RingOwner& owner, uint64_t at_ns) {
+  reader(owner.pid).resume_send(owner, at_ns, marks_);
+}
+void Observer::on_resume_cq(const RingOwner& owner, uint64_t at_ns) {
+  reader(owner.pid).resume_cq(owner, at_ns, marks_);
+}
 void Observer::on_end_send(const RingOwner& owner, uint64_t at_ns) {
   reader(owner.pid).close_send(owner, at_ns, marks_);
   last_poster_.erase(owner);
@@ -116,6 +121,7 @@ OlderQueues Observer::add_older(const LiveObjects& live, uint64_t now_ns) {
   if (of_mlx5.contexts.empty()) return older;
   // The search reads much: the other processes' rings are looked at meanwhile.
   auto late = std::make_unique<LateRings>(live.pid, known_fields_);
+  const auto files = options_.files_of ? options_.files_of(pid) : std::map<int, uint64_t>();
   const FoundRings found = late->begin(of_mlx5, build_id, now_ns);
   ++waiting_;
   const std::lock_guard lock(mutex_);
@@ -124,7 +130,12 @@ OlderQueues Observer::add_older(const LiveObjects& live, uint64_t now_ns) {
   for (const LiveContext& context : of_mlx5.contexts) {
     if (context.inherited) continue;
     directory_.add_context(pid, context.address, context.device);
-    if (const uint64_t name = name_of(context, of_mlx5)) process(pid).older_names[context.address] = name;
+    if (!options_.files_of) {
+      process(pid).older_names[context.address] = context.address;
+    } else if (const auto file = files.find(context.cmd_fd); file != files.end()) {
+      process(pid).older_names[context.address] = file->second;
+      directory_.add_file(pid, file->second, context.address);
+    }
   }
   add_found(pid, found);
   older.placed = found.sends.size();
@@ -133,16 +144,6 @@ OlderQueues Observer::add_older(const LiveObjects& live, uint64_t now_ns) {
   process(pid).late = std::move(late);
   wake_.notify_one();
   return older;
-}
-
-// By which commands on the context's queues can be told: itself; under the kernel's hook, where they name
-// a file, the device's node, if the process had one context of it. 0: by nothing.
-uint64_t Observer::name_of(const LiveContext& context, const LiveObjects& live) const {
-  if (!options_.node_of_device) return context.address;
-  const auto alike = std::ranges::count_if(live.contexts, [&](const LiveContext& other) {
-    return !other.inherited && other.device == context.device;
-  });
-  return alike == 1 ? options_.node_of_device(context.device).value_or(0) : 0;
 }
 
 void Observer::add_found(uint32_t pid, const FoundRings& found) {
@@ -185,7 +186,10 @@ uint32_t Observer::claim_slot(const RingOwner& owner, uint32_t handle, uint16_t 
     slot.handle = handle;
     __atomic_store_n(&slot.kind, kind, __ATOMIC_RELEASE);
     next_slot_ = number + 1 - kFirst;
-    if (options_.on_slot(owner.pid, name, handle, number)) return number;
+    if (options_.on_slot(owner.pid, name, handle, number)) {
+      process(owner.pid).slots.insert(number);
+      return number;
+    }
     __atomic_store_n(&slot.kind, __u16{0}, __ATOMIC_RELEASE);
     return 0;
   }
@@ -215,6 +219,7 @@ void Observer::on_drain(std::span<const std::byte> record) {
   --waiting_;
   apply_explanations();
   reader(drain.h.pid).on_drain(drain, bytes.first(size), marks_);
+  if (drain.last != 0 && drain.reason == SIGMA_DRAIN_EXIT) free_slot(drain.h.pid, drain.slot);
 }
 
 // Kept until the next take(): one lock for many posts.
@@ -266,7 +271,8 @@ void Observer::on_process_end(uint32_t pid, uint64_t now_ns) {
   // BPF has copied what was left; a ring that is still there had no such copy.
   it->second.reader->end(now_ns, false, marks_);
   looks_ += it->second.reader->looks();
-  free_slots(pid, it->second);
+  // Also those of rings that were not taken up, or whose last copy was lost.
+  while (!it->second.slots.empty()) free_slot(pid, *it->second.slots.begin());
   processes_.erase(it);
   std::erase_if(last_poster_, [&](const auto& entry) { return entry.first.pid == pid; });
 }

@@ -35,16 +35,15 @@ struct ObserverOptions {
   double cpu_share = 0.30;           // of one core, for all looks
   uint32_t lane = 0;                 // sigma_header.cpu of its records, and the next one
   sigma_ring_slot* slots = nullptr;  // BPF's array
-  std::function<std::string(uint32_t rdev)> device_of_node;
-  // Set where commands name a file of the kernel's and no context: the number of the device's node, by
-  // which BPF then tells the commands on older contexts.
-  std::function<std::optional<uint32_t>(const std::string& device)> node_of_device;
+  // Set where commands name a file of the kernel's and no context: which file (sigma_uverbs.ucontext) each
+  // descriptor of a process stands for.
+  std::function<std::map<int, uint64_t>(uint32_t pid)> files_of;
   // Queue pairs, by device and number, that the library preloaded into the process reads itself. Such a
   // ring is not read from outside as well, where its memory happens to be mapped. By any thread.
   std::function<std::set<std::pair<std::string, uint32_t>>(uint32_t pid)> told_by_library;
   // Of queues older than the attach, by whichever thread finds them: BPF copies the ring of this
   // slot when a command on (pid, name, handle) ends it (false: it will not), where `name` is the context
-  // or the node's number; and where a queue pair's doorbell is.
+  // or its file; and where a queue pair's doorbell is.
   std::function<bool(uint32_t pid, uint64_t name, uint32_t handle, uint32_t slot)> on_slot;
   std::function<void(uint32_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr)>
       on_doorbell;
@@ -91,8 +90,8 @@ class Observer : private Directory::Events {
   struct Process {
     std::unique_ptr<ProcessReader> reader;
     std::unique_ptr<LateRings> late;  // what was there before the attach
-    std::map<uint64_t, uint64_t> older_names;  // by context: see name_of
-    std::set<uint32_t> slots;                  // that its commands named
+    std::map<uint64_t, uint64_t> older_names;  // by context: how commands name it
+    std::set<uint32_t> slots;                  // of its rings, given back when they have ended
     uint64_t next_ns = 0;
   };
   struct Explained {
@@ -106,7 +105,8 @@ class Observer : private Directory::Events {
   void on_send(const SendSpec& spec) override;
   void on_cq(const CqSpec& spec) override;
   void on_resize(const RingOwner& owner, const CqSpec& spec) override;
-  void on_resume(const RingOwner& owner) override;
+  void on_resume_send(const RingOwner& owner, uint64_t at_ns) override;
+  void on_resume_cq(const RingOwner& owner, uint64_t at_ns) override;
   void on_end_send(const RingOwner& owner, uint64_t at_ns) override;
   void on_end_cq(const RingOwner& owner, uint64_t at_ns) override;
 
@@ -116,8 +116,7 @@ class Observer : private Directory::Events {
   Process& process(uint32_t pid);
   ProcessReader& reader(uint32_t pid);
   void add_found(uint32_t pid, const FoundRings& found);
-  uint64_t name_of(const LiveContext& context, const LiveObjects& live) const;
-  void free_slots(uint32_t pid, const Process& process);
+  void free_slot(uint32_t pid, uint32_t number);
   uint32_t claim_slot(const RingOwner& owner, uint32_t handle, uint16_t kind);
   void look_for_older(uint64_t now_ns);
   void apply_explanations();

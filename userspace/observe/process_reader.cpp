@@ -56,6 +56,7 @@ void ProcessReader::open(const SendSpec& spec, RecordBuffer& out) {
   send.reader->begin(out);
   if (slots_ != nullptr && spec.slot != 0) {
     sigma_ring_slot& slot = slots_[spec.slot];
+    send.copies = &send_copies(spec.slot, slot.generation);
     for (const auto& [owner, cq] : cqs_)
       if (slot.cq[0] == 0 && owner.context == spec.owner.context && owner.number == spec.send_cqn)
         slot.cq[0] = static_cast<uint16_t>(cq.reader->spec().slot);
@@ -70,6 +71,12 @@ void ProcessReader::open(const SendSpec& spec, RecordBuffer& out) {
   changed_ = true;
 }
 
+ProcessReader::Copies& ProcessReader::send_copies(uint32_t slot, uint32_t generation) {
+  Copies& copies = send_copies_[slot];
+  if (copies.generation != generation) copies = {generation, 0};
+  return copies;
+}
+
 void ProcessReader::open(const CqSpec& spec, RecordBuffer& out) {
   close_cq(spec.owner, spec.since_ns, out);
   Completion cq;
@@ -78,6 +85,7 @@ void ProcessReader::open(const CqSpec& spec, RecordBuffer& out) {
       [this, owner = spec.owner](uint32_t qp_num) { return find_send(owner, qp_num); });
   cq.read_ns = spec.unread_since_ns != 0 ? spec.unread_since_ns : spec.since_ns;
   if (spec.first != 0 || spec.consumed != 0) cq.reader->start_at(spec.first, spec.consumed);
+  cq.gap_at = looks_ + 1;
   cq.reader->begin(out);
   if (slots_ != nullptr && spec.slot != 0) {
     sigma_ring_slot& slot = slots_[spec.slot];
@@ -103,7 +111,22 @@ void ProcessReader::resize(const RingOwner& owner, const CqSpec& spec) {
   changed_ = true;
 }
 
-void ProcessReader::resume_cq(const RingOwner& owner) {
+void ProcessReader::resume_send(const RingOwner& owner, uint64_t now_ns, RecordBuffer& out) {
+  auto ending = ending_sends_.extract(owner);
+  if (ending.empty()) return;
+  ending.mapped().reader->resume(send_lives_[owner]++, now_ns, out);
+  sends_.insert(std::move(ending));
+  changed_ = true;
+}
+
+void ProcessReader::resume_cq(const RingOwner& owner, uint64_t now_ns, RecordBuffer& out) {
+  if (auto ending = ending_cqs_.extract(owner); !ending.empty()) {
+    ending.mapped().reader->resume(cq_lives_[owner]++, now_ns, out);
+    ending.mapped().gap_at = looks_ + 1;
+    cqs_.insert(std::move(ending));
+    changed_ = true;
+    return;
+  }
   const auto it = cqs_.find(owner);
   if (it == cqs_.end() || slots_ == nullptr) return;
   // Unless it has ended since.
@@ -112,11 +135,8 @@ void ProcessReader::resume_cq(const RingOwner& owner) {
     __atomic_compare_exchange_n(&slots_[slot].dead, &resize, __u16{0}, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
-void ProcessReader::free_slot(uint32_t slot) {
-  if (slots_ != nullptr && slot != 0) store_shared(slots_[slot].kind, static_cast<__u16>(0));
-}
-
 void ProcessReader::close_send(const RingOwner& owner, uint64_t at_ns, RecordBuffer& out) {
+  ending_sends_.erase(owner);
   const auto it = sends_.find(owner);
   if (it == sends_.end()) return;
   it->second.reader->end(at_ns, SIGMA_GAP_ENDED, false, out);
@@ -125,6 +145,7 @@ void ProcessReader::close_send(const RingOwner& owner, uint64_t at_ns, RecordBuf
 }
 
 void ProcessReader::close_cq(const RingOwner& owner, uint64_t at_ns, RecordBuffer& out) {
+  ending_cqs_.erase(owner);
   const auto it = cqs_.find(owner);
   if (it == cqs_.end()) return;
   it->second.reader->end(at_ns, out);
@@ -133,16 +154,12 @@ void ProcessReader::close_cq(const RingOwner& owner, uint64_t at_ns, RecordBuffe
 }
 
 void ProcessReader::end(uint64_t at_ns, bool seen, RecordBuffer& out) {
-  for (auto& [owner, cq] : cqs_) {
-    cq.reader->end(at_ns, out);
-    free_slot(cq.reader->spec().slot);
-  }
-  for (auto& [owner, send] : sends_) {
-    send.reader->end(at_ns, SIGMA_GAP_ENDED, seen, out);
-    free_slot(send.reader->spec().slot);
-  }
+  for (auto& [owner, cq] : cqs_) cq.reader->end(at_ns, out);
+  for (auto& [owner, send] : sends_) send.reader->end(at_ns, SIGMA_GAP_ENDED, seen, out);
   sends_.clear();
   cqs_.clear();
+  ending_sends_.clear();
+  ending_cqs_.clear();
   changed_ = true;
 }
 
@@ -163,41 +180,42 @@ void ProcessReader::on_drain(const sigma_ring_drain& drain, std::span<const std:
   const auto times = [&](const auto& ring) {
     return LookTimes{std::min(at_ns, ring.read_ns), at_ns};
   };
-  // A ring whose begin we have not taken in was not worth a look; its slot serves again.
-  bool known = false;
+  if (drain.kind == SIGMA_RING_SEND) ++send_copies(drain.slot, drain.generation).taken;
+  // The command may fail yet; at a process's end there is none.
+  const bool exits = drain.reason == SIGMA_DRAIN_EXIT;
   for (auto it = sends_.begin(); it != sends_.end(); ++it) {
     SendReader& reader = *it->second.reader;
     if (reader.spec().slot != drain.slot || drain.kind != SIGMA_RING_SEND) continue;
-    known = true;
     if (slots_[drain.slot].generation != drain.generation) break;
     if (drain.counted != 0)
       reader.on_last(whole.first, copy, drain.posted, times(it->second), out);
     else
       reader.end(at_ns, SIGMA_GAP_ENDED, false, out);
-    // The life is over; one that a RESET begins comes with the state INIT.
-    if (drain.reason != SIGMA_DRAIN_RESET) free_slot(drain.slot);
-    sends_.erase(it);
+    it->second.read_ns = at_ns;
+    if (exits)
+      sends_.erase(it);
+    else
+      ending_sends_.insert(sends_.extract(it));
     changed_ = true;
     break;
   }
   for (auto it = cqs_.begin(); it != cqs_.end(); ++it) {
     CqReader& reader = *it->second.reader;
     if (reader.spec().slot != drain.slot || drain.kind != SIGMA_RING_CQ) continue;
-    known = true;
     if (slots_[drain.slot].generation != drain.generation) break;
     if (drain.counted != 0) reader.on_last(whole.first, copy, drain.consumer, times(it->second), out);
     ++it->second.looks;
     store_shared(slots_[drain.slot].next, static_cast<__u64>(SIGMA_RING_PLACE(reader.spec().slot_life, reader.next())));
-    if (drain.reason == SIGMA_DRAIN_DESTROY || drain.reason == SIGMA_DRAIN_EXIT) {
-      reader.end(at_ns, out);
-      free_slot(drain.slot);
+    if (drain.reason != SIGMA_DRAIN_DESTROY && !exits) break;
+    reader.end(at_ns, out);
+    it->second.read_ns = at_ns;
+    if (exits)
       cqs_.erase(it);
-      changed_ = true;
-    }
+    else
+      ending_cqs_.insert(cqs_.extract(it));
+    changed_ = true;
     break;
   }
-  if (!known && (drain.reason == SIGMA_DRAIN_DESTROY || drain.reason == SIGMA_DRAIN_EXIT))
-    free_slot(drain.slot);
 }
 
 SendReader* ProcessReader::find_send(const RingOwner& cq, uint32_t qp_num) {
@@ -311,9 +329,12 @@ bool ProcessReader::is_stopped(const CqSpec& spec, uint32_t looks) const {
   return load_shared(slot.dead) != 0 || load_shared(slot.looks) != looks || load_shared(slot.life) != spec.slot_life;
 }
 // Likewise, or a RESET has passed of which we have not been told yet: another life is in the ring.
-bool ProcessReader::is_stopped(const SendSpec& spec) const {
-  if (slots_ == nullptr || spec.slot == 0) return false;
-  return load_shared(slots_[spec.slot].dead) != 0 || load_shared(slots_[spec.slot].life) != spec.slot_life;
+bool ProcessReader::is_stopped(const Send& send) const {
+  if (send.copies == nullptr) return false;
+  const SendSpec& spec = send.reader->spec();
+  const sigma_ring_slot& slot = slots_[spec.slot];
+  return load_shared(slot.dead) != 0 || load_shared(slot.looks) != send.copies->taken ||
+         load_shared(slot.life) != spec.slot_life;
 }
 
 void ProcessReader::add_range(std::vector<iovec>& local, std::vector<iovec>& remote, size_t& at,
@@ -460,10 +481,12 @@ bool ProcessReader::look(RecordBuffer& out) {
   for (auto& [owner, send] : sends_) {
     const SendSpec& spec = send.reader->spec();
     send.wanted = {};
-    if (send.before == nullptr || spec.blocks == 0 || is_stopped(spec)) continue;
+    send.copied = send.reader->next();
+    if (!send.reader->holds()) send.held_since = looks_;
+    if (send.before == nullptr || spec.blocks == 0 || is_stopped(send)) continue;
     const auto doorbell = static_cast<uint16_t>(be32_at(send.before + 4));
     send.wanted =
-        send.reader->on_doorbell(doorbell, times(send), laps(send, begin_ns - before_ns), out);
+        send.reader->on_doorbell(doorbell, times(send), laps(send, read_ns - send.read_ns), out);
     if (!send.wanted.any()) {
       send.read_ns = begin_ns;
       continue;
@@ -502,8 +525,11 @@ bool ProcessReader::look(RecordBuffer& out) {
       part.iov_base = second_.data() + reinterpret_cast<size_t>(part.iov_base);
     add_doorbells(doorbells_after_);
     if (!copy(local_, remote_)) return still_reads(out);
+    // We may have been held up in between, for so long that the doorbell's 16 bits say nothing of what
+    // was written meanwhile: then these blocks are read once more.
+    const bool certifies = monotonic_now_ns() - begin_ns < kLapNs;
     for (auto& [owner, send] : sends_) {
-      if (!send.wanted.any() || is_stopped(send.reader->spec())) continue;
+      if (!send.wanted.any() || is_stopped(send) || !certifies) continue;
       const uint64_t count = send.wanted.end - send.wanted.first;
       send.reader->on_copy(send.wanted, bytes_of(second_, send.at, count, kWqeBlockBytes),
                            static_cast<uint16_t>(be32_at(send.after + 4)), times(send), out);
@@ -522,10 +548,30 @@ bool ProcessReader::look(RecordBuffer& out) {
       fill = std::max(fill, cq.reader->last_fill());
     }
   }
+  settle_unfinished(read_ns, out);
   publish();
   last_begin_ns_ = begin_ns;
   interval_.looked(fill, begin_ns);
   return true;
+}
+
+// What waits for a certificate from looks before this one, by what had not completed when this one began.
+// Not where completions were missed: the request's may be among them.
+void ProcessReader::settle_unfinished(uint64_t now_ns, RecordBuffer& out) {
+  for (auto& [owner, cq] : cqs_) {
+    if (cq.reader->missed() != cq.missed) cq.gap_at = looks_;
+    cq.missed = cq.reader->missed();
+  }
+  for (auto& [owner, send] : sends_) {
+    if (!send.reader->holds()) continue;
+    RingOwner of = owner;
+    of.number = send.reader->spec().send_cqn;
+    const auto cq = cqs_.find(of);
+    if (cq == cqs_.end() || !cq->second.reader->caught_up() || cq->second.reader->spec().ring.collapsed ||
+        is_stopped(cq->second.reader->spec(), cq->second.looks) || cq->second.gap_at + 1 >= send.held_since)
+      continue;
+    send.reader->settle_unfinished(send.copied, now_ns, out);
+  }
 }
 
 // For BPF's last look: what we have.
@@ -561,7 +607,7 @@ bool ProcessReader::still_reads(RecordBuffer& out) {
         (spec.blocks == 0 || readable(spec.ring_addr, uint64_t{spec.blocks} * kWqeBlockBytes)))
       return false;
     explained = true;
-    if (is_stopped(spec)) return false;  // BPF has seen it end
+    if (is_stopped(entry.second)) return false;  // BPF has seen it end
     entry.second.reader->end(now_ns, SIGMA_GAP_UNREADABLE, false, out);
     return changed_ = true;
   });

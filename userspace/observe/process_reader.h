@@ -38,7 +38,8 @@ class ProcessReader {
   void open(const CqSpec& spec, RecordBuffer& out);
   void resize(const RingOwner& owner, const CqSpec& spec);
   // A command that BPF took for the ring's end has failed.
-  void resume_cq(const RingOwner& owner);
+  void resume_send(const RingOwner& owner, uint64_t now_ns, RecordBuffer& out);
+  void resume_cq(const RingOwner& owner, uint64_t now_ns, RecordBuffer& out);
   // A ring that BPF does not copy at its end has ended.
   void close_send(const RingOwner& owner, uint64_t at_ns, RecordBuffer& out);
   void close_cq(const RingOwner& owner, uint64_t at_ns, RecordBuffer& out);
@@ -63,12 +64,19 @@ class ProcessReader {
   uint64_t looks() const { return looks_; }
 
  private:
+  // BPF's copies of the ring in a slot, as far as they have come; over all lives that the slot serves.
+  struct Copies {
+    uint32_t generation = 0, taken = 0;
+  };
   struct Send {
     std::unique_ptr<SendReader> reader;
+    const Copies* copies = nullptr;  // null: BPF makes none
     const std::byte *before = nullptr, *after = nullptr;  // its doorbell in the two copies
     SendReader::Wanted wanted;
     size_t at = 0;        // of its blocks in the copy
     uint64_t read_ns = 0;  // begin of the last look that took it in, or of its life
+    uint64_t copied = 0;      // all before has been, by the looks before this one
+    uint64_t held_since = 0;  // the look since which some always wait for a certificate
   };
   struct Completion {
     std::unique_ptr<CqReader> reader;
@@ -79,6 +87,8 @@ class ProcessReader {
     uint64_t consumed = 0;  // by its owner, at the last look
     std::optional<ReachedIndices> reached;  // by the new entries of a look, the one of this number
     uint64_t reached_look = 0;
+    uint64_t missed = 0;    // by the look before
+    uint64_t gap_at = 0;    // the last look that found some missing, or before the first one
     uint32_t looks = 0;    // of BPF's, taken in
     uint64_t read_ns = 0;  // begin of the last look that took it in, or of its life
   };
@@ -90,15 +100,16 @@ class ProcessReader {
 
   void rebuild();
   bool is_stopped(const CqSpec& spec, uint32_t looks) const;
-  bool is_stopped(const SendSpec& spec) const;
+  bool is_stopped(const Send& send) const;
   void publish();
+  Copies& send_copies(uint32_t slot, uint32_t generation);
   SendReader::Laps laps(const Send& send, uint64_t elapsed_ns);
   void add_doorbells(std::vector<std::byte>& copy);
   bool copy_completions(bool generous);
   bool has_moved() const;
   bool copy(std::vector<iovec>& local, std::vector<iovec>& remote);
+  void settle_unfinished(uint64_t now_ns, RecordBuffer& out);
   bool still_reads(RecordBuffer& out);
-  void free_slot(uint32_t slot);
   SendReader* find_send(const RingOwner& cq, uint32_t qp_num);
   SendReader::Mode mode() const;
   void add_range(std::vector<iovec>& local, std::vector<iovec>& remote, size_t& at,
@@ -113,6 +124,10 @@ class ProcessReader {
   sigma_ring_slot* slots_;
   std::map<RingOwner, Send> sends_;
   std::map<RingOwner, Completion> cqs_;
+  // BPF has copied their ends, and the commands that are to end them have not returned.
+  std::map<RingOwner, Send> ending_sends_;
+  std::map<RingOwner, Completion> ending_cqs_;
+  std::map<uint32_t, Copies> send_copies_;
   std::map<RingOwner, uint32_t> send_lives_, cq_lives_;
   // Of copies that are not complete yet, by slot and the thread whose command it is.
   std::map<std::pair<uint32_t, uint32_t>, Pieces> pieces_;

@@ -31,6 +31,13 @@ void SendReader::begin(RecordBuffer& out) {
   state(SIGMA_RING_BEGIN, "", spec_.since_ns, out);
 }
 
+void SendReader::resume(uint32_t life, uint64_t now_ns, RecordBuffer& out) {
+  life_ = life;
+  first_ = cursor_.posted;
+  seen_ = missed_ = 0;
+  state(SIGMA_RING_BEGIN, "", now_ns, out);
+}
+
 void SendReader::state(uint8_t event, const char* reason, uint64_t now_ns, RecordBuffer& out) {
   sigma_ring record{};
   record.context = spec_.owner.context;
@@ -293,15 +300,14 @@ void SendReader::report(uint64_t position, const Wqe& wqe, const LookTimes& time
     signaled_at_ = position;
   }
   const bool margin = margin_certain(ring_, position, posted_after);
-  const bool unfinished = any_completed_ && unfinished_certain(position, completed_);
-  if (held_.empty() && (margin || unfinished || last)) {
+  if (held_.empty() && (margin || last)) {
     post.flags |= margin ? SIGMA_RING_MARGIN : SIGMA_RING_POSTERIOR;
     emit(post, times.after_ns, out);
   } else if (last) {
     post.flags |= SIGMA_RING_POSTERIOR;
     emit(post, times.after_ns, out);
   } else {
-    held_.push_back({post, margin || unfinished ? 0 : posted_after});
+    held_.push_back({post, margin ? 0 : posted_after});
   }
 }
 
@@ -328,6 +334,17 @@ void SendReader::settle_held(uint64_t posted, bool last, uint64_t now_ns, Record
       held.post.flags |= margin ? SIGMA_RING_MARGIN : SIGMA_RING_POSTERIOR;
       emit(held.post, now_ns, out);
     }
+    held_.pop_front();
+  }
+}
+
+void SendReader::settle_unfinished(uint64_t end, uint64_t now_ns, RecordBuffer& out) {
+  while (!held_.empty() && held_.front().post.index < end) {
+    Held& held = held_.front();
+    const bool margin = held.posted_after == 0;
+    if (!margin && !unfinished_certain(held.post.index, completed_)) return;
+    held.post.flags |= margin ? SIGMA_RING_MARGIN : SIGMA_RING_POSTERIOR;
+    emit(held.post, now_ns, out);
     held_.pop_front();
   }
 }

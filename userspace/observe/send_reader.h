@@ -49,6 +49,8 @@ class SendReader {
   // A ring found in use: what was posted before is not ours.
   void start_at(uint64_t position);
   void begin(RecordBuffer& out);
+  // It has not ended after all (on_last): a life of its own from here on.
+  void resume(uint32_t life, uint64_t now_ns, RecordBuffer& out);
 
   struct Wanted {
     uint64_t first = 0, end = 0;
@@ -87,6 +89,11 @@ class SendReader {
   // queue's and stands for as many blocks as those that were seen; 0: not known.
   uint64_t completed_at(uint64_t cq_index) const;
   double last_fill() const { return fill_; }
+  // Requests wait for a certificate: they were copied, and perhaps overwritten meanwhile.
+  bool holds() const { return !held_.empty(); }
+  // All completions were read that there were at some time after the requests before `end` had been copied:
+  // who had none by then has not had its place written again, for the owner waits for it.
+  void settle_unfinished(uint64_t end, uint64_t now_ns, RecordBuffer& out);
 
  private:
   struct Held {

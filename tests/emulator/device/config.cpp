@@ -96,6 +96,7 @@ Config load() {
   result.verbose = env_number("SIGMA_CONNECTX_VERBOSE", 0) != 0;
   result.scatter_to_cqe = env_number("SIGMA_CONNECTX_SCATTER_CQE", 0) != 0;
   result.compress_cqe = env_number("SIGMA_CONNECTX_COMPRESS_CQE", 0) != 0;
+  result.kernel_hook = env_number("SIGMA_CONNECTX_KERNEL_HOOK", 0) != 0;
   result.realtime = env_number("SIGMA_CONNECTX_REALTIME", 0) != 0;
   result.faults.drop = env_number("SIGMA_CONNECTX_DROP", 0);
   result.faults.seed = static_cast<uint64_t>(env_number("SIGMA_CONNECTX_SEED", 1));
@@ -104,6 +105,7 @@ Config load() {
   result.faults.withhold = env_place("SIGMA_CONNECTX_WITHHOLD", nullptr);
   result.faults.fail = env_place("SIGMA_CONNECTX_FAIL", &result.faults.fail_syndrome);
   result.faults.copy = env_number("SIGMA_CONNECTX_COPY", 1) != 0;
+  result.faults.busy = env_number("SIGMA_CONNECTX_BUSY", 0) != 0;
   return result;
 }
 

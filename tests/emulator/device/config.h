@@ -44,6 +44,7 @@ struct Faults {
   uint32_t delay_us = 0;  // added before each request is served by this process
   double gbit_per_s = 0;  // requests leave at this rate
   bool copy = true;       // false: move no payload above the inline limit
+  bool busy = false;      // the first command to destroy each queue pair says EBUSY
   // Of the ordinal-th DevX queue pair with a send queue of this process, from 0 on: no completion
   // from a position (in WQEBBs) on, as of a peer that never answers; and a WQE that fails.
   struct Place {
@@ -62,6 +63,7 @@ struct Config {
   bool verbose = false;
   bool scatter_to_cqe = false;  // what libmlx5 asks for by default, and hardware grants
   bool compress_cqe = false;    // the capability; CQs are compressed that ask for it
+  bool kernel_hook = false;     // commands pass a function of the kernel's (shim.cpp, tell_kernel)
   bool realtime = false;        // the NIC thread's scheduling class
 };
 

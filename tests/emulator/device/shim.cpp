@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/falloc.h>
 #include <rdma/rdma_user_ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -89,7 +90,10 @@ int open_device(const DeviceConfig& settings) {
   }
   for (const auto& device : nic().devices) {
     if (device->config != &settings) continue;
-    const int fd = fcntl(device->memory_fd, F_DUPFD_CLOEXEC, 3);
+    // An open file of its own for each context, as with a character device.
+    const std::string self = "/proc/self/fd/" + std::to_string(device->memory_fd);
+    int fd = REAL(open)(self.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) fd = fcntl(device->memory_fd, F_DUPFD_CLOEXEC, 3);
     Guard guard;
     Context& context = device->contexts[fd];  // what had this number before is closed
     if (context.async_events) --context.async_events->users;
@@ -144,6 +148,18 @@ char* hide_root(char* path) {
   if (path && length && !strncmp(path, root().c_str(), length) && path[length] == '/')
     memmove(path, path + length, strlen(path + length) + 1);
   return path;
+}
+
+// The command passes a function of the kernel's too, with what ib_uverbs_ioctl gets (the open file, any
+// number, the command's address) and that one's kind of answer: a tracer can hook shmem_fallocate instead.
+// The device's file is a memfd: a hole is punched where it has no page, at the command's address; or the
+// call fails, for memfds collapse no ranges (mm/shmem.c). After the command, with its answers filled in.
+void tell_kernel(int fd, const void* command, int error) {
+  if (!config().kernel_hook) return;
+  const int saved = errno;
+  const int mode = error == 0 ? FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE : FALLOC_FL_COLLAPSE_RANGE;
+  fallocate(fd, mode, static_cast<off_t>(reinterpret_cast<uintptr_t>(command)), 1);
+  errno = saved;
 }
 
 mode_t mode_argument(int flags, va_list arguments) {
@@ -281,6 +297,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...) {
     if (connectx::Device* device = connectx::device_of(fd)) {
       const int error =
           connectx::dispatch(*device, fd, *static_cast<ib_uverbs_ioctl_hdr*>(argument));
+      connectx::tell_kernel(fd, argument, error);
       if (error == 0) return 0;
       errno = error;
       return -1;

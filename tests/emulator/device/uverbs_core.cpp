@@ -9,6 +9,7 @@
 
 #include <bit>
 #include <cerrno>
+#include <set>
 
 #include "clock.h"
 #include "uverbs.h"
@@ -314,6 +315,9 @@ int create_qp(Command& command) {
 int destroy_qp(Command& command) {
   Qp* qp = at(command.device.qps, command.in_handle(UVERBS_ATTR_DESTROY_QP_HANDLE));
   if (!qp) return EINVAL;
+  static std::set<uint32_t> refused;  // by number
+  if (config().faults.busy && refused.insert(qp->qpn).second) return EBUSY;
+  refused.erase(qp->qpn);
   ib_uverbs_destroy_qp_resp response{};
   const unsigned unread =
       drain_events(qp->async_channel, sizeof(ib_uverbs_async_event_desc), qp->user_handle);

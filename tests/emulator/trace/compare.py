@@ -109,13 +109,15 @@ class Comparison:
     request, whose place in the ring does not follow from what was posted. `source`: what times its completions ("ring":
     they were read from memory); `sources`: of the posts. `modulo`: counts of posts are stated modulo 65,536. `anywhere`: the
     tracer came while the program was in the middle of it; what was posted before is what the device has fetched by then, and a
-    few more. `uncounted`: nobody counts the laps of its completion rings, so that it is known of requests only whether their
+    few more. `ends_unseen`: rings end otherwise than by a command. `uncounted`: nobody counts the laps of its completion rings, so that it is known of requests only whether their
     completion was overwritten unread."""
 
     def __init__(self, trace, unfinished=False, some_unindexed=False, source="poll", sources=("probe",), modulo=False,
-                 anywhere=False, uncounted=False):
+                 anywhere=False, uncounted=False,
+                 ends_unseen=False):
         self.trace, self.unfinished, self.some_unindexed = trace, unfinished, some_unindexed
         self.source, self.sources, self.modulo, self.uncounted = source, sources, modulo, uncounted
+        self.ends_unseen = ends_unseen
         self.since_ns, self.anywhere = getattr(trace, "since_ns", 0), anywhere
         start = trace.meta["clocks"]["start"]
         self.utc_offset_ns = start["utc_ns"] - start["monotonic_ns"]
@@ -424,7 +426,7 @@ class Comparison:
                      "qps_older_than_attach", "governor_pauses", "completions_without_post", "rows_lost", "probes_failed",
                      "ring_gaps", "ring_blocks_missed", "ring_completions_missed", "ring_records_stale", "ring_ends_unseen",
                      "rings_unplaced"):
-            if name == "qps_older_than_attach" and self.since_ns:
+            if name == "qps_older_than_attach" and self.since_ns or name == "ring_ends_unseen" and self.ends_unseen:
                 continue
             if counters[name] and name not in sampled:
                 self.differ(f"{name}: {counters[name]}")

@@ -12,6 +12,7 @@ import atexit
 import collections
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -37,6 +38,7 @@ class Test:
         self.clock_error_ns, self.differs, self.watch = clock_error_ns, differs, watch
 
     late = False  # the program runs already when the tracer comes
+    in_guest = False  # hooks the kernel: where that can be (tests/vm/scenarios/late_contexts.py)
     sends = None  # likewise: it is stopped after so many sends; else it waits by itself
 
     def but(self, trace_options, **comparison):
@@ -422,10 +424,28 @@ def observed():
         "observer_bound": paced("16 256 16 20000 81920", 81920, pressed, ("--observer-cpu", "0.05")),
         "churn_reset.probe_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**PROBE_RING),
         "churn_reset.ring_ring": single("{workloads}/verbs_churn mlx5_0 1000 3 reset", 3000, unfinished=True).but(**RING_RING),
+        "exec.ring_ring": Test([], ["sh", "-c", "for i in $(seq 8); do {workloads}/verbs_churn mlx5_0 3 5 exec & done; wait"], 120,
+                               check=forgotten_at_exec, watch=map_entries, unfinished=True, ends_unseen=True).but(**RING_RING),
         "processes.probe_ring": Test([], ["sh", "-c", "for i in $(seq 1000); do {workloads}/verbs_churn mlx5_0 1 5 || exit 1; done"],
                                      5000).but(**PROBE_RING),
         "mpi_rc_mlx5": mpi(2, "rc_x,self", 50).but((), source="ring", sources=("ring",)),
     }
+
+
+def map_entries(pid):
+    """None where entries were deleted under the eyes of bpftool."""
+    try:
+        return bpf_map_entries(pid)
+    except subprocess.CalledProcessError:
+        return None
+
+
+def forgotten_at_exec(trace, counts):
+    """What stood in the rings then was copied, and nothing is kept of them while the other program runs."""
+    none_missed(trace, counts)
+    entries = [seen for seen in trace.watched if seen][-1]
+    require(entries["targets"] > 0, f"nobody was there any more: {trace.watched}")
+    require(entries["ring_objects"] == 0 and entries["ring_cqs"] == 0, f"map entries of rings: {entries}")
 
 
 def ucx_direct(test, least, devx, size=8, tls="rc_x,self", iterations=500):
@@ -453,10 +473,10 @@ def devx_rows():
     return rows
 
 
-def late_queues(pairs, used, before, after, check=None, **options):
+def late_queues(pairs, used, before, after, *run_options, check=None, **options):
     """Queue pairs that have been used, and that have not."""
     command = f"{{workloads}}/late_queues mlx5_0 {pairs} {used} {before} {after} {{ready}} {{go}}"
-    test = single(command, (pairs + 2) * after, check=check, **options)
+    test = single(command, (pairs + 2) * after, *run_options, check=check, **options)
     test.late = True
     return test
 
@@ -468,12 +488,25 @@ def all_placed(trace, _):
     require("have shown no ring" not in str(trace.meta["coverage"]), "the coverage says that rings are missing")
 
 
+def hooked(trace, counts):
+    all_placed(trace, counts)
+    none_missed(trace, counts)
+    require("control plane by ib_uverbs_ioctl" in trace.said, f"the kernel was not hooked: {trace.said}")
+
+
 def late_rows():
     rows = {}
     for mode, name in ((PROBE_RING, "probe_ring"), (RING_RING, "ring_ring")):
         for what, pairs, used, before in (("used", 12, 12, 100), ("some_used", 12, 3, 5), ("unused", 8, 0, 0),
                                           ("200", 200, 20, 10)):
-            rows[f"late.{what}.{name}"] = late_queues(pairs, used, before, 20, **mode, check=all_placed)
+            # Commands that destroy a queue pair fail at first: its ring goes on.
+            busy = ("--env", "SIGMA_CONNECTX_BUSY=1") if what == "used" else ()
+            rows[f"late.{what}.{name}"] = late_queues(pairs, used, before, 20, *busy, **mode, check=all_placed)
+        # Commands name files there, and two contexts of one device have a file each.
+        test = late_queues(8, 4, 10, 20, *(word for one in ("KERNEL_HOOK=1", "BUSY=1") for word in ("--env", f"SIGMA_CONNECTX_{one}")),
+                           "--env", "LATE_CONTEXTS=1", **mode, check=hooked)
+        test.in_guest = True
+        rows[f"late.contexts.{name}"] = test
         for devx in (True, False):
             test = ucx_direct("tag_lat", 500, devx, iterations=12000)
             test.late, test.sends = True, 500
@@ -536,7 +569,7 @@ def main():
     parser.add_argument("--keep", metavar="DIR", help="leave the run and its trace here")
     arguments = parser.parse_args()
     if arguments.list:
-        print("\n".join(TESTS))
+        print("\n".join(name for name, test in TESTS.items() if not test.in_guest))
     elif arguments.name:
         try:
             execute(arguments.name, arguments)

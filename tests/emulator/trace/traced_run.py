@@ -53,7 +53,7 @@ def read_rows(path):
 class Tracer:
     """sigmatrace attach, on the launcher and what it starts, or system-wide on what has a name."""
 
-    def __init__(self, sigmatrace, pids, directory, devices, options, name=None):
+    def __init__(self, sigmatrace, pids, directory, devices, options, name=None, environment=None):
         self.csv = os.path.join(directory, "ops.csv")
         self.by_name = name is not None
         target = ["--comm", name] if self.by_name else ["--pid", ",".join(map(str, pids)), "--follow-forks"]
@@ -61,7 +61,7 @@ class Tracer:
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                         env=dict(os.environ, SIGMATRACE_SYSFS=os.path.join(devices, "sys"),
                                                  SIGMATRACE_CLOCK=os.path.join(devices, "clock"),
-                                                 SIGMATRACE_LOCK=os.path.join(directory, "lock")))
+                                                 SIGMATRACE_LOCK=os.path.join(directory, "lock"), **(environment or {})))
         self.said = b""
 
     def wait_attached(self):
@@ -327,6 +327,17 @@ def state_of(task):
         return file.read().rsplit(")", 1)[1].split()[0]
 
 
+def hook_emulated_commands(devices):
+    """The tracer's environment in which the kernel shows it the commands (SIGMA_CONNECTX_KERNEL_HOOK=1). The device's
+    file is none of a device node: it has the number 0:0."""
+    nodes = os.path.join(devices, "sys/class/infiniband_verbs")
+    for node in os.listdir(nodes):
+        if os.path.isdir(os.path.join(nodes, node)):
+            with open(os.path.join(nodes, node, "dev"), "w", encoding="ascii") as file:
+                file.write("0:0\n")
+    return {"SIGMATRACE_UVERBS_HOOK": "shmem_fallocate"}
+
+
 def run_late(sigmatrace, run_options, command, trace_options=(), sends=None, keep=None):
     """The Trace of a workload that runs already when the tracer comes. Its `since_ns`: it was told to go on then."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -355,7 +366,9 @@ def run_late(sigmatrace, run_options, command, trace_options=(), sends=None, kee
             return len(pids) == programs
         wait_until(started, "programs", launcher)
         meeting.pause(launcher, pids, run_directory)
-        tracer = Tracer(sigmatrace, pids, directory, devices, trace_options)
+        hooked = "SIGMA_CONNECTX_KERNEL_HOOK=1" in run_options
+        tracer = Tracer(sigmatrace, pids, directory, devices, trace_options,
+                        environment=hook_emulated_commands(devices) if hooked else None)
         tracer.wait_attached()
         since_ns = time.monotonic_ns()
         meeting.resume(pids)

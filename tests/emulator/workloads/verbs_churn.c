@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Queue pairs that come and go: ROUNDS times, a pair is made, connected, writes WRITES messages of
-// 8 bytes and is destroyed; with `reset` one pair goes to RESET instead. The completion queue is shared by all and outlives them; every second
-// round ends with completions that nobody polled.
+// 8 bytes and is destroyed; with `reset` one pair goes to RESET instead. The completion queue is shared by
+// all and outlives them; every second round ends with completions that nobody polled. With `exec` the process
+// becomes another program while its last pair is there, `sleep 2`.
 //
-//     verbs_churn DEVICE ROUNDS WRITES [reset]
+//     verbs_churn DEVICE ROUNDS WRITES [reset|exec]
+#include <unistd.h>
+
 #include "verbs_common.h"
 
 enum { kDepth = 16 };
 
 int main(int argc, char** argv) {
-  require(argc == 4 || (argc == 5 && !strcmp(argv[4], "reset")),
-          "usage: verbs_churn DEVICE ROUNDS WRITES [reset]");
-  const int reset = argc == 5;
+  const int reset = argc == 5 && !strcmp(argv[4], "reset"), exec = argc == 5 && !strcmp(argv[4], "exec");
+  require(argc == 4 || reset || exec, "usage: verbs_churn DEVICE ROUNDS WRITES [reset|exec]");
   const long rounds = atol(argv[2]), writes = atol(argv[3]);
   require(writes < kDepth, "at most %d writes a round", kDepth - 1);
   struct node node = open_node(argv[1], 4 * kDepth);
@@ -49,6 +51,11 @@ int main(int argc, char** argv) {
     } else {
       const time_t deadline = time(NULL) + 60;
       while (*arrived != last) require(time(NULL) < deadline, "round %ld: nothing arrived", round);
+    }
+    if (exec && round == rounds) {
+      usleep(200000);  // for a reader that is not told before
+      execlp("sleep", "sleep", "2", (char*)NULL);
+      require(0, "cannot exec");
     }
     if (reset && round < rounds) {
       modify_state(a, IBV_QPS_RESET);
