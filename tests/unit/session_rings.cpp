@@ -21,7 +21,8 @@ struct RingRig : Rig {
   void read_by_library() { origin = SIGMA_RING_BY_LIBRARY, tier = 2; }
   void read_by_observer() { origin = SIGMA_RING_BY_COMMAND, tier = SIGMA_TIER_NONE; }
 
-  void ring(sigma_ring_event event, uint32_t life, uint64_t first = 0, uint64_t posted = 0) {
+  void ring(sigma_ring_event event, uint32_t life, uint64_t first = 0, uint64_t posted = 0,
+            sigma_initiator initiator = SIGMA_INITIATOR_UNKNOWN) {
     sigma_ring record{};
     record.context = kContext;
     record.first = first;
@@ -33,7 +34,8 @@ struct RingRig : Rig {
     record.event = static_cast<uint8_t>(event);
     record.origin = static_cast<uint8_t>(origin);
     record.mode = SIGMA_RING_READ;
-    record.tier = tier;
+    record.initiator = static_cast<uint8_t>(initiator);
+    record.tier = initiator == SIGMA_INITIATOR_GPU ? uint8_t{1} : tier;
     send(record, SIGMA_RING, kPid);
   }
   static sigma_ring_post written(uint64_t index, bool signaled = true) {
@@ -247,6 +249,36 @@ TEST_CASE("rings: requests that move no data keep the order and are not reported
   REQUIRE(rig.operations.size() == 1);
   CHECK(rig.operations[0].complete_source == sigma::CompleteSource::inferred);
   CHECK(rig.finish().operations == 1);
+}
+
+TEST_CASE("rings: requests of a queue that turns out to be a GPU's are its own") {
+  RingRig rig;
+  rig.ring_post(RingRig::written(0));
+  rig.ring_completion(RingRig::cqe(0));
+  rig.ring_post(RingRig::written(1));
+  rig.ring(SIGMA_RING_STATE, 0, 0, 2, SIGMA_INITIATOR_GPU);
+  rig.ring_completion(RingRig::cqe(1));
+  REQUIRE(rig.operations.size() == 2);
+  CHECK(rig.operations[0].initiator == sigma::Initiator::unknown);
+  CHECK(rig.operations[1].initiator == sigma::Initiator::gpu);
+  CHECK(rig.operations[1].tier == uint8_t{1});
+  CHECK(rig.finish().operations == 2);
+}
+
+TEST_CASE("rings: an error is told also where it is of a request that moves no data") {
+  RingRig rig;
+  rig.ring_post(RingRig::written(0));
+  auto nop = RingRig::written(1);
+  nop.opcode = SIGMA_WR_NOP;
+  rig.ring_post(nop);
+  rig.ring_completion(RingRig::cqe(1, IBV_WC_WR_FLUSH_ERR));
+  REQUIRE(rig.operations.size() == 2);
+  // What became of the request before it nobody has read.
+  CHECK(rig.operations[0].index == uint64_t{0});
+  CHECK_FALSE(rig.operations[0].status);
+  CHECK(rig.operations[1].index == uint64_t{1});
+  CHECK(rig.operations[1].status == uint32_t{IBV_WC_WR_FLUSH_ERR});
+  CHECK(rig.finish().errors_flushed == 1);
 }
 
 TEST_CASE("rings: entries of a life that has ended are counted and dropped") {

@@ -110,6 +110,8 @@ class Correlator {
   void complete_ring_send(Qp& qp, const sigma_ring_completion& cqe);
   void complete_ring_recv(Qp& qp, const sigma_ring_completion& cqe);
   void complete_ring_unseen(Qp& qp, Queue side, const sigma_ring_completion& cqe);
+  void tell_initiator(Qp& qp, const sigma_ring& ring);
+  void tell_completion_alone(Qp& qp, Queue side, const sigma_ring_completion& cqe);
   void settle_waiting(Qp& qp);
   void give_up_waiting(Qp& qp);
   void infer_until(Qp& qp, size_t end, const sigma_ring_completion& cqe);

@@ -133,6 +133,8 @@ void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
   Observed& observed = *qp.info->observed;
   observed.origin = ring.origin;
   observed.mode = ring.mode;
+  if (initiator_of(ring.initiator) == Initiator::gpu && observed.initiator == Initiator::unknown)
+    tell_initiator(qp, ring);
   observed.initiator = initiator_of(ring.initiator);
   if (ring.tier != SIGMA_TIER_NONE) observed.tier = ring.tier;
   observed.reason.assign(ring.reason, strnlen(ring.reason, sizeof(ring.reason)));
@@ -141,6 +143,16 @@ void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
   observed.posted = qp.ring.posted_before + ring.posted;
   observed.modulo |= (ring.flags & SIGMA_RING_MODULO) != 0;
   if (ring.event == SIGMA_RING_END) qp.ring.ended = true;
+}
+
+// A queue in host memory may be read before the preloaded library has said that a GPU posts to it.
+void Correlator::tell_initiator(Qp& qp, const sigma_ring& ring) {
+  for (size_t i = 0; i < qp.send.size(); ++i) {
+    Pending& pending = qp.send[i];
+    if (pending.source == Source::probe || pending.initiator != Initiator::unknown) continue;
+    pending.initiator = Initiator::gpu;
+    pending.tier = ring.tier;
+  }
 }
 
 // False: of a life that has ended, or by another reader than the life's; counted.
@@ -308,7 +320,13 @@ bool Correlator::take_ring_send(Qp& qp, const sigma_ring_completion& cqe, uint64
   if (found || before > 0) qp.send_moved_ns = std::max<uint64_t>(qp.send_moved_ns, cqe.h.time_ns);
   infer_until(qp, found.value_or(before), cqe);
   if (!found) return false;
-  if (!reported) return pop(qp, Queue::send), true;
+  if (!reported) {
+    pop(qp, Queue::send);
+    // Of a request that moves no data. On a collapsed completion queue it may be all that is left
+    // of what went wrong before it.
+    if (cqe.status != IBV_WC_SUCCESS) tell_completion_alone(qp, Queue::send, cqe);
+    return true;
+  }
   Operation& operation = begin(&qp, Queue::send, queue[0], &queue);
   apply(operation, cqe);
   emit(operation);
@@ -392,6 +410,11 @@ void Correlator::complete_ring_unseen(Qp& qp, Queue side, const sigma_ring_compl
   } else {
     ++counters_.receives_without_post;
   }
+  tell_completion_alone(qp, side, cqe);
+}
+
+// Nothing is known of the request but its place.
+void Correlator::tell_completion_alone(Qp& qp, Queue side, const sigma_ring_completion& cqe) {
   completed_ = times_.of(*qp.device, cqe);
   Operation& operation = begin(&qp, side, cqe.h.pid);
   operation.source = Source::ring;
