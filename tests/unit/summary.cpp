@@ -272,6 +272,9 @@ TEST_CASE("coverage: says of each queue pair that was read from memory what was 
                     "distance: 173, by a later doorbell: 10");
   CHECK(lines[4] == "mlx5_0 QP 5 of process 4711: 40 of 50 blocks seen, 1 gap, counts known modulo 65,536 only");
   CHECK(lines[5] == "mlx5_0 QP 4 of process 4711: 43 of 50 blocks seen, 2 gaps");
+  add(8, {.mode = SIGMA_RING_SETUP, .reason = "a copy failed"});
+  CHECK(ring_statements(qps)[3] == "1 queue pair: not read, known by set-up only: a copy failed");
+  qps.pop_back();
   // That the reader was there before a probe's record makes no other kind of queue pair of it.
   add(7, {.posted = 10, .seen = 3, .by_margin = 3}, true);
   CHECK(ring_statements(qps)[0] == "2 queue pairs: posts by probe, completions from memory");

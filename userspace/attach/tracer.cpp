@@ -168,6 +168,7 @@ void Tracer::on_ring_record(std::span<const std::byte> record) {
     sigma_ring ring;
     std::memcpy(&ring, record.data(), sizeof ring);
     if (ring.tier == 1) return on_host_ring(ring);
+    if (observer_ && ring.event == SIGMA_RING_BEGIN) observer_->on_ring_inside(ring);
   }
   push(record);
 }

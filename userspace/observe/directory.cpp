@@ -53,14 +53,32 @@ uint32_t Directory::cqn_of(const File& file, std::optional<uint32_t> handle) con
 // ---- queue pairs --------------------------------------------------------------------------------
 
 void Directory::add_qp(const Handle& key, Qp qp) {
-  if (!plausible(qp.spec)) {
-    ++unplaced_;
-    return;
-  }
+  if (!plausible(qp.spec)) return add_unplaced(qp.spec.owner, SIGMA_RING_SEND);
   if (const auto old = qps_.find(key); old != qps_.end()) remove_qp(old, qp.spec.since_ns);
   if (qp.qp_ptr != 0) by_pointer_[{key.file.pid, qp.qp_ptr}] = key;
   events_.on_send(qp.spec);
   qps_[key] = std::move(qp);
+}
+
+void Directory::add_unplaced(const RingOwner& owner, uint8_t kind) {
+  Unplaced& of_process = unplaced_[owner.pid];
+  if (of_process.size() < kMostUnplaced)
+    of_process.emplace(kind, owner.number);
+  else
+    ++unplaced_beyond_;
+}
+
+void Directory::on_told_inside(uint32_t pid, uint8_t kind, uint32_t number) {
+  const auto of_process = unplaced_.find(pid);
+  if (of_process == unplaced_.end()) return;
+  const auto it = of_process->second.find({kind, number});
+  if (it != of_process->second.end()) of_process->second.erase(it);
+}
+
+uint64_t Directory::unplaced() const {
+  uint64_t sum = unplaced_beyond_;
+  for (const auto& [pid, of_process] : unplaced_) sum += of_process.size();
+  return sum;
 }
 
 void Directory::remove_qp(std::map<Handle, Qp>::iterator it, uint64_t now_ns) {
@@ -196,7 +214,7 @@ void Directory::on_cq(const File& file, const sigma_uverbs& header, const Uverbs
     spec.ring.entry_bytes = facts.cqe_size.value_or(spec.ring.entry_bytes);
     ++spec.slot_life;
     if (plausible(spec)) return events_.on_resize(spec.owner, spec);
-    ++unplaced_;
+    add_unplaced(spec.owner, SIGMA_RING_CQ);
     return events_.on_end_cq(spec.owner, now_ns);
   }
   if (facts.action == UverbsAction::create) {
@@ -209,10 +227,7 @@ void Directory::on_cq(const File& file, const sigma_uverbs& header, const Uverbs
     spec.real_time = facts.driver_flags.value_or(0) & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS;
     spec.slot = header.ring_slot;
     spec.since_ns = now_ns + 1;  // behind the command
-    if (!plausible(spec)) {
-      ++unplaced_;
-      return;
-    }
+    if (!plausible(spec)) return add_unplaced(spec.owner, SIGMA_RING_CQ);
     events_.on_cq(spec);
     cqs_[key] = spec;
   } else if (facts.action == UverbsAction::destroy && it != cqs_.end()) {
@@ -296,16 +311,17 @@ void Directory::create_devx_cq(const Handle& key, const sigma_uverbs& header,
   spec.real_time = prm.timestamp_format == uint8_t{2};
   spec.slot = header.ring_slot;
   spec.since_ns = header.h.time_ns + 1;
-  if (!plausible(spec)) {
-    ++unplaced_;
-    return;
-  }
+  if (!plausible(spec)) return add_unplaced(spec.owner, SIGMA_RING_CQ);
   events_.on_cq(spec);
   cqs_[key] = spec;
 }
 
 // The files of the process are closed: nothing of it can be read any more.
 void Directory::on_process_end(uint32_t pid) {
+  if (const auto unplaced = unplaced_.find(pid); unplaced != unplaced_.end()) {
+    unplaced_beyond_ += unplaced->second.size();
+    unplaced_.erase(unplaced);
+  }
   const auto of = [&](const Handle& key) { return key.file.pid == pid; };
   std::erase_if(qps_, [&](const auto& entry) { return of(entry.first); });
   std::erase_if(cqs_, [&](const auto& entry) { return of(entry.first); });

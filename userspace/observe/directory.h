@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 
@@ -49,7 +50,9 @@ class Directory {
   const RingOwner* find(uint32_t pid, uint64_t qp_ptr, uint32_t qp_num) const;
 
   // Queues whose place could not be told: made by an unknown command, or in memory of a device.
-  uint64_t unplaced() const { return unplaced_; }
+  uint64_t unplaced() const;
+  // The preloaded library tells of a ring itself (`kind`: enum sigma_ring_kind): it is none of these.
+  void on_told_inside(uint32_t pid, uint8_t kind, uint32_t number);
 
  private:
   struct File {
@@ -80,6 +83,7 @@ class Directory {
   void on_state(Qp& qp, uint8_t state, uint64_t now_ns);
   void on_failed(const Handle& key, UverbsAction action, std::optional<uint8_t> state, uint64_t now_ns);
   void add_qp(const Handle& key, Qp qp);
+  void add_unplaced(const RingOwner& owner, uint8_t kind);
   void remove_qp(std::map<Handle, Qp>::iterator it, uint64_t now_ns);
   uint64_t address_of(const File& file, const std::optional<UmemPlace>& place,
                       uint64_t bytes) const;
@@ -95,7 +99,11 @@ class Directory {
   std::map<std::pair<uint32_t, uint64_t>, Handle> by_pointer_;  // pid, struct ibv_qp *
   std::map<File, std::string> older_contexts_;  // device, by pid and struct ibv_context *
   std::map<File, File> files_;  // by pid and struct file *: its older context
-  uint64_t unplaced_ = 0;
+  // By kind and number, per process; beyond kMostUnplaced they are only counted.
+  static constexpr size_t kMostUnplaced = 1 << 14;
+  using Unplaced = std::multiset<std::pair<uint8_t, uint32_t>>;
+  std::map<uint32_t, Unplaced> unplaced_;
+  uint64_t unplaced_beyond_ = 0;  // and those of processes that have ended
 };
 
 }  // namespace sigma

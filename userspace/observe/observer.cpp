@@ -247,6 +247,13 @@ bool Observer::on_gpu_ring(const sigma_ring& ring) {
          it->second.reader->set_gpu_initiated(ring.ring_addr, ring.number, ring.h.time_ns, marks_);
 }
 
+void Observer::on_ring_inside(const sigma_ring& ring) {
+  ++waiting_;
+  const std::lock_guard lock(mutex_);
+  --waiting_;
+  directory_.on_told_inside(ring.h.pid, ring.kind, ring.number);
+}
+
 void Observer::apply_explanations() {
   for (const Explained& each : explained_) {
     const auto it = processes_.find(each.owner.pid);

@@ -70,6 +70,8 @@ class Observer : private Directory::Events {
   OlderQueues add_older(const LiveObjects& live, uint64_t now_ns);
   // The preloaded library names a queue in host memory that a GPU posts to. False: not read here.
   bool on_gpu_ring(const sigma_ring& ring);
+  // It has begun to read this ring itself, or says why it does not.
+  void on_ring_inside(const sigma_ring& ring);
   void on_process_end(uint32_t pid, uint64_t now_ns);
   // The probes on posts of this process have gone, or are back: the rings tell of all posts, or of
   // those only that no probe explains.

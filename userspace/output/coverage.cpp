@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "base/human.h"
+#include "bpf/records.h"
 
 namespace sigma {
 
@@ -43,6 +46,7 @@ std::string share(uint64_t seen, uint64_t missed) {
 std::vector<std::string> ring_statements(std::span<const std::shared_ptr<const QueuePair>> queue_pairs) {
   // By who told of their posts.
   size_t by_probe = 0, by_both = 0, by_ring = 0, none = 0;
+  std::map<std::string, size_t> unread;  // by reason
   Observed all;
   std::vector<const QueuePair*> incomplete;
   for (const auto& qp : queue_pairs) {
@@ -52,7 +56,11 @@ std::vector<std::string> ring_statements(std::span<const std::shared_ptr<const Q
     by_probe += qp->posts_probed;
     by_both += qp->posts_probed && read;
     by_ring += !qp->posts_probed && read;
-    none += !qp->posts_probed && !read;
+    // The library's word, of a process that may say anything.
+    if (!read && ring.mode == SIGMA_RING_SETUP)
+      ++unread[unread.size() < kMaxRingStatements ? ring.reason : std::string()];
+    else
+      none += !qp->posts_probed && !read;
     all.seen += ring.seen;
     all.missed += ring.missed;
     all.by_margin += ring.by_margin;
@@ -66,6 +74,9 @@ std::vector<std::string> ring_statements(std::span<const std::shared_ptr<const Q
     lines.push_back(plural(by_ring, "queue pair") + ": posts and completions from memory");
   if (none > 0)
     lines.push_back(plural(none, "queue pair") + ": no request sent, as far as probes and memory tell; completions from memory");
+  for (const auto& [reason, count] : unread)
+    lines.push_back(fmt::format("{}: not read, known by set-up only{}{}", plural(count, "queue pair"),
+                                reason.empty() ? "" : ": ", printable(reason)));
   if (by_ring + by_both > 0) {
     // Of how many the reader comes before the probe's record is a matter of time.
     const std::string also =
