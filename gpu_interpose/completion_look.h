@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "decode/completion_ring.h"
+#include "decode/ring_records.h"
 #include "gpu_interpose/record_batch.h"
 #include "gpu_interpose/registry.h"
 #include "gpu_interpose/send_look.h"
@@ -63,9 +64,12 @@ class CompletionLook {
   Wanted wanted(bool all) const;
   // Two copies of these entries, one after the other in time; `third`, of collapsed queues, one
   // more: under load two of them agree more often. `send_of(qp_num)`: its SendLook or null.
-  template <typename F>
+  // `sends`: of(qp_num) is its SendLook or null; completions_lost() hears of a gap, before what
+  // comes behind it is told.
+  template <typename Sends>
   void on_copies(const Wanted& wanted, const RingBytes& one, const RingBytes& two,
-                 const RingBytes& three, const LookTimes& times, F&& send_of, RecordBatch& out);
+                 const RingBytes& three, const LookTimes& times, const Sends& sends,
+                 RecordBatch& out);
   void end(RecordBatch& out);
 
   uint64_t looked_ns = 0;
@@ -73,6 +77,7 @@ class CompletionLook {
   uint32_t users = 0;
 
  private:
+  RingName name() const;
   void state(uint8_t event, RecordBatch& out) const;
   void gap(uint64_t first, uint64_t count, const LookTimes& times, RecordBatch& out);
   // Tells it, unless a queue pair had it already.
@@ -80,8 +85,10 @@ class CompletionLook {
               RecordBatch& out);
   bool load(const RingBytes& bytes, uint64_t entry, std::byte (&out)[kCqeBytes]) const;
   bool fresh() const { return cursor_.next == 0 && !cursor_.has_anchor; }
-  bool is_lapped(const Wanted& wanted, const RingBytes& copy) const;
-  void skip_whole(const RingBytes& whole, const LookTimes& times, RecordBatch& out);
+  // All that the copies of the entries up to position `end` have. True: there is more.
+  template <typename Sends>
+  bool take_all(uint64_t from, uint64_t end, const RingBytes& one, const RingBytes& two,
+                const LookTimes& times, const Sends& sends, RecordBatch& out);
   void anchor_newest(const RingBytes& whole);
 
   CompletionRing ring_;
@@ -90,15 +97,8 @@ class CompletionLook {
   uint32_t cqn_ = 0, life_ = 0, expected_ = 16;
   uint64_t first_ = 0, seen_ = 0, missed_ = 0, left_since_ns_ = 0;
   bool begun_ = false, whole_ring_ = false;
-  uint8_t tier_ = 0, initiator_ = 0;
+  uint8_t tier_ = 0;
 };
-
-inline bool is_requester(const Cqe& cqe) {
-  return cqe.kind == CqeKind::requester || cqe.kind == CqeKind::requester_error;
-}
-inline bool is_responder(const Cqe& cqe) {
-  return cqe.kind == CqeKind::responder || cqe.kind == CqeKind::responder_error;
-}
 
 // From the oldest on, so that the newest of a queue pair is the last one told.
 template <typename F>
@@ -138,9 +138,8 @@ bool CompletionLook::peek(const Wanted& wanted, const RingBytes& copy, const Rin
     if (!load(copy, 0, entry)) return false;
     const Cqe cqe = decode_cqe(entry);
     all = users == 1 && (is_requester(cqe) || cqe.kind == CqeKind::invalid);
-    if (!is_requester(cqe)) return false;
-    newest(cqe.qp_num, cqe.wqe_counter);
-    return !cursor_.has_anchor || !anchor_stands(cursor_, entry);
+    if (is_requester(cqe)) newest(cqe.qp_num, cqe.wqe_counter);
+    return cqe.kind != CqeKind::invalid && (!cursor_.has_anchor || !anchor_stands(cursor_, entry));
   }
   if (whole_ring_ && wanted.count == ring_.entries) {
     // The oldest entry is where the newest one will be followed.
@@ -158,7 +157,7 @@ bool CompletionLook::peek(const Wanted& wanted, const RingBytes& copy, const Rin
   if (fresh() && load(copy, 0, entry) && decode_cqe(entry).kind != CqeKind::invalid &&
       !(marked && decode_cqe(mark).kind == CqeKind::invalid))
     whole_ring_ = true;
-  if (whole_ring_ || is_lapped(wanted, copy)) return true;
+  if (whole_ring_ || is_lapped(ring_, cursor_, wanted.first, copy)) return true;
   for (uint64_t at = cursor_.next; at < wanted.first + wanted.count; ++at) {
     if (!load(copy, at - wanted.first, entry)) break;
     const Cqe cqe = decode_cqe(entry);
@@ -174,9 +173,9 @@ bool CompletionLook::peek(const Wanted& wanted, const RingBytes& copy, const Rin
   return news;
 }
 
-template <typename F>
+template <typename Sends>
 void CompletionLook::on_copies(const Wanted& wanted, const RingBytes& one, const RingBytes& two,
-                               const RingBytes& three, const LookTimes& look, F&& send_of,
+                               const RingBytes& three, const LookTimes& look, const Sends& sends,
                                RecordBatch& out) {
   LookTimes times = look;
   if (left_since_ns_ != 0 && left_since_ns_ < times.before_ns) times.before_ns = left_since_ns_;
@@ -186,43 +185,58 @@ void CompletionLook::on_copies(const Wanted& wanted, const RingBytes& one, const
     std::byte a[kCqeBytes], b[kCqeBytes], c[kCqeBytes];
     if (!load(one, 0, a) || !load(two, 0, b) || !load(three, 0, c)) return;
     if (next_collapsed(cursor_, b, c, cqe) || next_collapsed(cursor_, a, b, cqe))
-      report(cqe, cursor_.next - 1, send_of(cqe.qp_num), times, out);
+      report(cqe, cursor_.next - 1, sends.of(cqe.qp_num), times, out);
     else if (memcmp(b, c, sizeof b) != 0)
       left_since_ns_ = times.before_ns;
     return;
   }
-  if (whole_ring_ && wanted.count == ring_.entries) return skip_whole(two, times, out);
-  if (whole_ring_ || is_lapped(wanted, two)) {
+  const uint64_t before = cursor_.next;
+  bool more = false;
+  if (whole_ring_ && wanted.count == ring_.entries) {
+    whole_ring_ = false;
+    const Remains remains = skip_overwritten(ring_, cursor_, one, two);
+    gap(before, remains.lost, times, out);
+    sends.completions_lost();
+    more = take_all(remains.from, remains.from + ring_.entries, remains.first, remains.again, times,
+                    sends, out);
+  } else if (whole_ring_ || is_lapped(ring_, cursor_, wanted.first, two)) {
     whole_ring_ = true;
     left_since_ns_ = times.before_ns;
     return;
+  } else {
+    more = take_all(wanted.first, wanted.first + wanted.count, one, two, times, sends, out);
   }
-  const uint64_t before = cursor_.next, end = wanted.first + wanted.count;
-  bool more = true;
-  while (more && (cursor_.next < end || cursor_.left > 0)) {
+  const uint64_t found = cursor_.next - before;
+  expected_ = static_cast<uint32_t>((found + found / 4 + 16) * (more ? 2 : 1));
+  if (expected_ > ring_.entries) expected_ = ring_.entries;
+}
+
+template <typename Sends>
+bool CompletionLook::take_all(uint64_t from, uint64_t end, const RingBytes& one,
+                              const RingBytes& two, const LookTimes& times, const Sends& sends,
+                              RecordBatch& out) {
+  Cqe cqe;
+  while (cursor_.next < end || cursor_.left > 0) {
     const uint64_t at = cursor_.next;
     uint64_t lost = 0;
-    switch (next_completion(ring_, cursor_, wanted.first, one, two, cqe, lost)) {
+    switch (next_completion(ring_, cursor_, from, one, two, cqe, lost)) {
       case CqNext::completion:
-        report(cqe, at, send_of(cqe.qp_num), times, out);
+        report(cqe, at, sends.of(cqe.qp_num), times, out);
         break;
       case CqNext::lost:
         gap(cursor_.next - lost, lost, times, out);
+        sends.completions_lost();
         break;
       case CqNext::unstable:
         left_since_ns_ = times.before_ns;
-        more = false;
-        break;
+        return false;
       case CqNext::resized:
       case CqNext::end:
-        more = false;
-        break;
+        return false;
     }
   }
-  const uint64_t found = cursor_.next - before;
-  if (more) left_since_ns_ = times.before_ns;  // the copy ended before the news did
-  expected_ = static_cast<uint32_t>(found + found / 4 + 16) * (more ? 2 : 1);
-  if (expected_ > ring_.entries) expected_ = ring_.entries;
+  left_since_ns_ = times.before_ns;  // the copy ended before the news did
+  return true;
 }
 
 }  // namespace sigma::gpu

@@ -83,6 +83,8 @@ class Sampler {
     const std::byte* doorbell;
     uint16_t doorbell_value, counter;
     uint16_t record_value;  // what stands there, of whatever life
+    const std::byte* last_blocks[2];  // of the ring, copied after the doorbell; null: not
+    uint64_t completed;  // with the completions in the copy; SendLook::kUnknown: some were missed
     SendLook::Wanted wanted;
     const std::byte *one[2], *two[2], *doorbell_between, *completion_between;
     // What stood behind the last block posted; 0 blocks: it was not copied.
@@ -130,7 +132,22 @@ class Sampler {
   bool second_phase(Gpu& gpu, int device, bool last, double& fill);
   bool read_part(Gpu& gpu, int device, uint32_t from, uint32_t to, bool last);
   bool copy_slots(Gpu& gpu, Watched& watched);
-  bool plan_completions(Gpu& gpu, CompletionSlot& slot, bool last);
+  // The queue pairs that complete in one queue.
+  struct Sends {
+    Sampler& sampler;
+    CompletionSlot& slot;
+    SendLook* of(uint32_t qp_num) const { return sampler.send_of(slot.look, qp_num); }
+    void completions_lost() const {
+      for (uint32_t i = 0; i < sampler.used_; ++i) {
+        Watched& watched = sampler.watched_[i];
+        if (watched.here && watched.cq == &slot - sampler.completions_)
+          watched.send.on_lost_completions();
+      }
+    }
+  };
+  bool was_away(const Watched& watched, uint64_t now_ns) const;
+  SendLook::Laps laps_of(const Watched& watched, uint64_t now_ns) const;
+  bool plan_completions(Gpu& gpu, CompletionSlot& slot, bool all);
   void copy_ahead(Gpu& gpu, Watched& watched);
   void judge_ahead(Watched& watched) const;
   void tell_completions(CompletionSlot& slot, uint64_t now_ns);

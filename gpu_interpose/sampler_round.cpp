@@ -174,11 +174,21 @@ bool Sampler::start_queues(Gpu& gpu, int device) {
   return true;
 }
 
-bool Sampler::plan_completions(Gpu& gpu, CompletionSlot& slot, bool last) {
+// So long since the last look that 65,536 blocks may have been posted.
+bool Sampler::was_away(const Watched& watched, uint64_t now) const {
+  const uint64_t lap_ns = 65'536ull * 1'000'000'000 / options_.most_posts_per_s;
+  return now - watched.send.looked_ns > lap_ns;
+}
+
+bool Sampler::plan_completions(Gpu& gpu, CompletionSlot& slot, bool all) {
   const uint32_t bytes = slot.look.entry_bytes();
-  slot.wanted = slot.look.wanted(last);
+  slot.wanted = slot.look.wanted(all);
   const uint32_t entries = slot.look.collapsed() ? 1 : slot.look.entries();
-  const size_t needed = slot.wanted.count * size_t{bytes};
+  size_t needed = slot.wanted.count * size_t{bytes};
+  if (all && needed > kPhaseBytes / 2) {
+    slot.wanted = slot.look.wanted(false);
+    needed = slot.wanted.count * size_t{bytes};
+  }
   if (needed > kPhaseBytes / 2) return true;  // a larger queue than this reader can follow
   if (gpu.copier.used() + needed + 2 * size_t{bytes} > kPhaseBytes) return false;
   slot.planned = true;
@@ -226,6 +236,7 @@ bool Sampler::first_phase(Gpu& gpu, int device, bool last) {
     watched.looked = watched.has_completion = false;
     watched.wanted = {};
     watched.ahead_blocks = 0;
+    watched.last_blocks[0] = watched.last_blocks[1] = nullptr;
     if (!sampled(watched, device) || !due(watched, last) || (!last && marked(i))) continue;
     watched.looked = true;
     if (gpu.copier.used() < kAheadBytes) copy_ahead(gpu, watched);
@@ -238,9 +249,10 @@ bool Sampler::first_phase(Gpu& gpu, int device, bool last) {
     room = room && gpu.copier.used() + kRecordBytes < kPhaseBytes;
     if (!room) continue;
     // A queue without a doorbell record moves by its completions alone.
-    if (watched.cq >= 0 && (last || watched.send.wants_completions()) &&
+    const bool all = last || was_away(watched, round_begin_ns_);
+    if (watched.cq >= 0 && (all || watched.send.wants_completions()) &&
         !completions_[watched.cq].planned)
-      room = plan_completions(gpu, completions_[watched.cq], last);
+      room = plan_completions(gpu, completions_[watched.cq], all);
     if (room && !read_doorbell(gpu, watched, watched.doorbell, watched.doorbell_value)) {
       room = false;
       if (watched.doorbell_window) {  // drop_faulted() says what that means
@@ -254,14 +266,41 @@ bool Sampler::first_phase(Gpu& gpu, int device, bool last) {
       }
     }
     watched.looked = room;
+    if (room && all && watched.doorbell && watched.send.may_be_in_first_lap() &&
+        gpu.copier.used() + kMaxWqeBlocks * kWqeBlockBytes < kPhaseBytes) {
+      const sigma_gpu_queue& queue = watched.send.queue();
+      room = copy_ring(gpu, watched.ring_window, queue.ring_addr, queue.ring_entries,
+                       kWqeBlockBytes, queue.ring_entries - kMaxWqeBlocks, kMaxWqeBlocks,
+                       watched.last_blocks);
+    }
   }
   phase_bytes_ = gpu.copier.used();
   return finish(gpu, device);
 }
 
+SendLook::Laps Sampler::laps_of(const Watched& watched, uint64_t now) const {
+  const SendLook& send = watched.send;
+  const uint32_t entries = send.queue().ring_entries;
+  const bool away = was_away(watched, now) &&
+                    !send.in_first_lap(bytes_of(watched.last_blocks, entries, kWqeBlockBytes,
+                                                entries - kMaxWqeBlocks, kMaxWqeBlocks));
+  const CompletionSlot* slot = watched.cq >= 0 ? &completions_[watched.cq] : nullptr;
+  if (!slot || !slot->planned) {
+    const bool moved = send.queue().doorbell_addr == 0 || send.pending() ||
+                       watched.doorbell_value != (send.posted() & 0xffff);
+    return {.possible = away && moved};
+  }
+  // Without a completion no more can have been posted than the ring holds.
+  if (slot->look.collapsed()) return {.possible = away && slot->news};
+  return {.possible = away && (slot->news || !slot->all_seen),
+          .completed = slot->all_seen ? watched.completed : SendLook::kUnknown};
+}
+
 bool Sampler::second_phase(Gpu& gpu, int device, bool last, double& fill) {
   const uint64_t now = now_ns();
-  const uint64_t lap_ns = 65'536ull * 1'000'000'000 / options_.most_posts_per_s;
+  for (uint32_t i = 0; i < used_; ++i)
+    watched_[i].completed =
+        watched_[i].looked ? watched_[i].send.completed_exactly() : SendLook::kUnknown;
   for (uint32_t i = 0; i < completions_used_; ++i) {
     CompletionSlot& slot = completions_[i];
     if (!slot.planned) continue;
@@ -278,6 +317,12 @@ bool Sampler::second_phase(Gpu& gpu, int device, bool last, double& fill) {
               continue;
             watched.has_completion = true;
             watched.counter = counter;
+            // From one to the next there is no more than the ring.
+            if (watched.completed == SendLook::kUnknown) continue;
+            const uint64_t end = extend16(watched.completed, counter) + 1;
+            watched.completed = end - watched.completed <= watched.send.queue().ring_entries + 1ull
+                                    ? end
+                                    : SendLook::kUnknown;
           }
         });
   }
@@ -298,13 +343,12 @@ bool Sampler::second_phase(Gpu& gpu, int device, bool last, double& fill) {
     watched.record_value = watched.doorbell_value;
     watched.doorbell_value = send.of_this_life(watched.record_value);
     const uint64_t before = send.posted();
-    judge_ahead(watched);
-    const CompletionSlot* slot = watched.cq >= 0 ? &completions_[watched.cq] : nullptr;
-    // Without a completion no more can have been posted than the ring holds.
-    const bool completed = !slot || !slot->planned || slot->news;
-    const bool moved = send.queue().doorbell_addr == 0 || send.pending() ||
-                       watched.doorbell_value != (before & 0xffff);
-    const bool laps = now - send.looked_ns > lap_ns && completed && moved;
+    const SendLook::Laps laps = laps_of(watched, now);
+    // After a round of 65,536 the slots' indices say nothing of those that were to come.
+    if (laps.completed != SendLook::kUnknown && laps.completed > before + 32'768)
+      send.nothing_known_ahead();
+    else
+      judge_ahead(watched);
     if (last) send.want_snapshot();
     watched.wanted = send.on_doorbell(watched.doorbell_value, watched.has_completion,
                                       watched.counter, laps, round_begin_ns_);
@@ -414,16 +458,11 @@ void Sampler::tell_completions(CompletionSlot& slot, uint64_t now) {
   const uint32_t bytes = slot.look.entry_bytes();
   if (slot.news && slot.two[0]) {
     const std::byte* const third[2] = {slot.three, nullptr};
-    const uint64_t missed = slot.look.missed();
-    slot.look.on_copies(
-        slot.wanted, bytes_of(slot.one, entries, bytes, slot.wanted.first, slot.wanted.count),
-        bytes_of(slot.two, entries, bytes, slot.wanted.first, slot.wanted.count),
-        bytes_of(third, entries, bytes, 0, 1), {slot.look.looked_ns, now},
-        [&](uint32_t qp_num) { return send_of(slot.look, qp_num); }, out_);
-    if (slot.look.missed() != missed)
-      for (uint32_t i = 0; i < used_; ++i)
-        if (watched_[i].here && watched_[i].cq == &slot - completions_)
-          watched_[i].send.on_lost_completions();
+    slot.look.on_copies(slot.wanted,
+                        bytes_of(slot.one, entries, bytes, slot.wanted.first, slot.wanted.count),
+                        bytes_of(slot.two, entries, bytes, slot.wanted.first, slot.wanted.count),
+                        bytes_of(third, entries, bytes, 0, 1), {slot.look.looked_ns, now},
+                        Sends{*this, slot}, out_);
   }
   slot.look.looked_ns = round_begin_ns_;
 }

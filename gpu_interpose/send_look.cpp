@@ -24,10 +24,6 @@ T larger(T a, T b) {
   return a < b ? b : a;
 }
 
-uint32_t saturated(uint64_t value) {
-  return static_cast<uint32_t>(smaller<uint64_t>(value, ~0u));
-}
-
 QpService service_of(uint8_t qp_type) {
   switch (qp_type) {
     case IBV_QPT_RC:
@@ -127,20 +123,36 @@ void SendLook::start(uint16_t doorbell, bool has_completion, uint16_t counter, u
 }
 
 SendLook::Wanted SendLook::on_doorbell(uint16_t doorbell, bool has_completion, uint16_t counter,
-                                       bool laps_possible, uint64_t read_ns) {
+                                       const Laps& laps, uint64_t read_ns) {
+  bool counted = laps.completed != kUnknown;
+  if (counted && queue_.doorbell_addr != 0) {
+    // At most a ring ahead of what has completed; or as much behind it, where the NIC is ahead of
+    // the record.
+    const auto ahead = static_cast<uint16_t>(doorbell - static_cast<uint16_t>(laps.completed));
+    const uint64_t lag = 65'536u - ahead;
+    counted = ahead <= ring_.blocks || (lag <= ring_.blocks && lag <= laps.completed);
+    if (counted)
+      doorbell_ =
+          larger(doorbell_, ahead <= ring_.blocks ? laps.completed + ahead : laps.completed - lag);
+  }
+  const bool laps_possible = laps.possible && !counted;
   // Warps may store their records out of order: one that is a little behind tells nothing new.
   const auto behind = static_cast<uint16_t>(static_cast<uint16_t>(doorbell_) - doorbell);
-  if (laps_possible || behind > smaller(ring_.blocks, kMostBehind))
+  if (!counted && (laps_possible || behind > smaller(ring_.blocks, kMostBehind)))
     doorbell_ = extend16(doorbell_, doorbell);
   uint64_t target = larger(doorbell_, cursor_.posted), position = 0;
-  open_end_ = has_completion && position_of(counter, target, position) && position >= target;
+  open_end_ = has_completion &&
+              (counted ? (position = laps.completed - 1, laps.completed > 0)
+                       : position_of(counter, target, position)) &&
+              position >= target;
   if (open_end_) target = position + 1;
   news_ = target - cursor_.posted;
   if (news_ > 0) {
     moved_ns_ = read_ns;
     end_known_ = !open_end_;
   }
-  step_ = advance(ring_, cursor_, static_cast<uint16_t>(target), laps_possible);
+  cursor_.modulo |= laps_possible;
+  step_ = advance_to(ring_, cursor_, target);
   if (record_first()) bounds_.saw(cursor_.posted, read_ns);
   if (cursor_.next == cursor_.posted) return {};
   if (mode_ == SIGMA_RING_SETUP || (mode_ == SIGMA_RING_SNAPSHOT && !snapshot_)) return {};
@@ -202,18 +214,16 @@ uint64_t SendLook::certain_from(const Wanted& wanted, uint64_t start, uint64_t e
                                 const Copies& copies, uint64_t posted_after,
                                 uint64_t completed) const {
   uint64_t certain = start;
-  Wqe wqe;
-  for (uint64_t at = start; at < end; at += wqe.blocks) {
-    if (!decode_wqe(copies.one, (at - wanted.first) * kWqeBlockBytes, service_of(queue_.qp_type),
-                    wqe) ||
-        wqe.blocks == 0)
-      return end;
-    const bool stands = copies.last || margin_certain(ring_, at, posted_after) ||
-                        (guarded() && copies.has_completion && unfinished_certain(at, completed));
-    if (!stands || !same_blocks(copies.one, copies.two, at - wanted.first, wqe.blocks))
-      certain = at + wqe.blocks;
-  }
-  return certain;
+  const uint64_t until = for_each_wqe(
+      copies.one, wanted.first, start, end, service_of(queue_.qp_type),
+      [&](uint64_t at, const Wqe& wqe) {
+        const bool stands =
+            copies.last || margin_certain(ring_, at, posted_after) ||
+            (guarded() && copies.has_completion && unfinished_certain(at, completed));
+        if (!stands || !same_blocks(copies.one, copies.two, at - wanted.first, wqe.blocks))
+          certain = at + wqe.blocks;
+      });
+  return until == end ? certain : end;
 }
 
 void SendLook::on_slots(const Wanted& wanted, const Copies& copies, uint64_t after_ns,
@@ -251,16 +261,12 @@ void SendLook::on_slots(const Wanted& wanted, const Copies& copies, uint64_t aft
   gap(cursor_.next, lapped, mode_ == SIGMA_RING_SNAPSHOT ? SIGMA_GAP_COUNTED : SIGMA_GAP_LAPPED,
       after_ns, out);
   gap(wanted.first, from - wanted.first, SIGMA_GAP_UNCERTAIN, after_ns, out);
-  Wqe wqe;
-  for (uint64_t at = from; at < step_.end; at += wqe.blocks) {
-    if (!decode_wqe(copies.one, (at - wanted.first) * kWqeBlockBytes, service_of(queue_.qp_type),
-                    wqe) ||
-        wqe.blocks == 0) {
-      gap(at, step_.end - at, SIGMA_GAP_UNREADABLE, after_ns, out);
-      break;
-    }
-    report(at, wqe, times_of(at, after_ns), quiet || copies.last, posted_after, out);
-  }
+  const uint64_t until = for_each_wqe(copies.one, wanted.first, from, step_.end,
+                                      service_of(queue_.qp_type), [&](uint64_t at, const Wqe& wqe) {
+                                        report(at, wqe, times_of(at, after_ns),
+                                               quiet || copies.last, posted_after, out);
+                                      });
+  gap(until, step_.end - until, SIGMA_GAP_UNREADABLE, after_ns, out);
   finish(cursor_, step_, from);
   bounds_.forget_before(cursor_.next);
   snapshot_ = false;
@@ -281,10 +287,12 @@ bool SendLook::position_of(uint16_t counter, uint64_t near, uint64_t& position) 
   return true;
 }
 
-bool SendLook::on_completion(uint16_t counter) {
-  uint64_t position = 0;
-  if (!position_of(counter, larger(cursor_.posted, completed_), position) ||
-      (any_completed_ && position < completed_))
+bool SendLook::on_completion(uint16_t counter, bool in_order) {
+  uint64_t position = extend16(completed_, counter);
+  const bool next =
+      in_order && completed_exactly() != kUnknown && position - completed_ <= ring_.blocks;
+  if (!next && (!position_of(counter, larger(cursor_.posted, completed_), position) ||
+                (any_completed_ && position < completed_)))
     return false;
   completed_ = position + 1;
   any_completed_ = true;
@@ -292,58 +300,21 @@ bool SendLook::on_completion(uint16_t counter) {
   return true;
 }
 
+RingName SendLook::name() const {
+  return {.context = queue_.context,
+          .number = queue_.qp_num,
+          .life = queue_.life,
+          .initiator = SIGMA_INITIATOR_GPU,
+          .tier = tier_};
+}
+
 void SendLook::report(uint64_t position, const Wqe& wqe, const LookTimes& times, bool quiet,
                       uint64_t after, RecordBatch& out) {
-  sigma_ring_post post{};
-  post.context = queue_.context;
-  // An interval that the record cannot hold is not made a shorter one.
-  const uint64_t half_ns = (times.after_ns - times.before_ns + 1) / 2;
-  if (times.before_ns != 0 && half_ns <= ~0u) {
-    post.post_ns = times.before_ns + half_ns;
-    post.post_error_ns = static_cast<uint32_t>(half_ns);
-  }
-  post.index = position;
-  post.number = queue_.qp_num;
-  post.life = queue_.life;
-  post.blocks = wqe.blocks;
-  post.opcode = wqe.wr_opcode;
-  post.raw_opcode = wqe.raw_opcode;
+  sigma_ring_post post = post_record(name(), wqe, position, times);
   post.qp_type = queue_.qp_type;
-  post.initiator = SIGMA_INITIATOR_GPU;
-  post.tier = tier_;
-  uint16_t flags =
+  post.flags |=
       !quiet && margin_certain(ring_, position, after) ? SIGMA_RING_MARGIN : SIGMA_RING_POSTERIOR;
-  if (cursor_.modulo) flags |= SIGMA_RING_MODULO;
-  if (wqe.signaled) flags |= SIGMA_RING_SIGNALED;
-  if (wqe.is_inline) flags |= SIGMA_RING_INLINE;
-  if (wqe.malformed) flags |= SIGMA_RING_TRUNCATED;
-  if (!wqe.has_bytes) flags |= SIGMA_RING_NO_BYTES;
-  if (!wqe.has_remote) flags |= SIGMA_RING_NO_REMOTE;
-  if (wqe.has_bytes) {
-    post.bytes = saturated(wqe.bytes);
-    post.num_sge = static_cast<uint8_t>(smaller<uint16_t>(wqe.num_sge, 255));
-  }
-  if (wqe.has_local) {
-    post.local_addr = wqe.local_addr;
-    post.lkey = wqe.lkey;
-  }
-  if (wqe.has_remote) {
-    post.remote_addr = wqe.remote_addr;
-    post.rkey = wqe.rkey;
-  }
-  if (wqe.has_invalidate) post.rkey = wqe.rkey;
-  if (wqe.has_imm) post.imm = __builtin_bswap32(wqe.imm);
-  if (wqe.has_peer) {
-    flags |= SIGMA_RING_HAS_QPN;
-    post.remote_qpn = wqe.peer.qp_num;
-    if (wqe.peer.has_lid) post.lid = wqe.peer.lid;
-    if (wqe.peer.has_gid) {
-      flags |= SIGMA_RING_HAS_GID;
-      memcpy(&post.gid_prefix, wqe.peer.gid.data(), 8);
-      memcpy(&post.gid_interface, wqe.peer.gid.data() + 8, 8);
-    }
-  }
-  post.flags = flags;
+  if (cursor_.modulo) post.flags |= SIGMA_RING_MODULO;
   seen_ += wqe.blocks;
   out.add(post, SIGMA_RING_POST);
 }
@@ -351,47 +322,28 @@ void SendLook::report(uint64_t position, const Wqe& wqe, const LookTimes& times,
 void SendLook::gap(uint64_t first, uint64_t count, uint8_t reason, uint64_t after_ns,
                    RecordBatch& out) {
   if (count == 0) return;
-  sigma_ring_gap record{};
-  record.context = queue_.context;
-  record.first = first;
-  record.count = count;
   // Nothing was posted before the queue was there.
-  record.begin_ns = larger<uint64_t>(bounds_.earliest(first), queue_.created_ns);
-  record.end_ns = after_ns;
-  record.number = queue_.qp_num;
-  record.life = queue_.life;
-  record.flags = cursor_.modulo ? SIGMA_RING_MODULO : 0;
-  record.kind = SIGMA_RING_SEND;
-  record.reason = reason;
-  record.initiator = SIGMA_INITIATOR_GPU;
-  record.tier = tier_;
+  const LookTimes times{larger<uint64_t>(bounds_.earliest(first), queue_.created_ns), after_ns};
+  sigma_ring_gap record = gap_record(name(), SIGMA_RING_SEND, first, count, reason, times);
+  if (cursor_.modulo) record.flags |= SIGMA_RING_MODULO;
   missed_ += count;
   out.add(record, SIGMA_RING_GAP);
 }
 
 void SendLook::state(uint8_t event, const char* reason, RecordBatch& out) {
-  sigma_ring record{};
-  record.context = queue_.context;
+  sigma_ring record = ring_record(name(), SIGMA_RING_SEND, event);
   record.ring_addr = queue_.ring_addr;
   record.doorbell_addr = queue_.doorbell_addr;
   record.first = first_;
   record.posted = cursor_.posted - first_;
   record.seen = seen_;
   record.missed = missed_;
-  record.number = queue_.qp_num;
-  record.life = queue_.life;
   record.entries = queue_.ring_entries;
   record.cqn = queue_.cqn;
-  record.flags =
-      static_cast<uint16_t>((cursor_.modulo ? SIGMA_RING_MODULO : 0) |
-                            (queue_.flags & SIGMA_GPU_COLLAPSED ? SIGMA_RING_COLLAPSED : 0));
-  record.kind = SIGMA_RING_SEND;
-  record.event = event;
+  if (cursor_.modulo) record.flags |= SIGMA_RING_MODULO;
+  if (queue_.flags & SIGMA_GPU_COLLAPSED) record.flags |= SIGMA_RING_COLLAPSED;
   record.origin = SIGMA_RING_BY_LIBRARY;
   record.mode = mode_;
-  record.initiator =
-      queue_.flags & SIGMA_GPU_INITIATED ? SIGMA_INITIATOR_GPU : SIGMA_INITIATOR_UNKNOWN;
-  record.tier = tier_;
   // A hang is told by every record until the queue moves again.
   copy_text(record.reason, sizeof record.reason, *reason ? reason : hung ? "hung" : why);
   out.add(record, SIGMA_RING);

@@ -20,19 +20,13 @@
 
 #include <stdint.h>
 
-#include "decode/cqe.h"
+#include "decode/ring_records.h"
 #include "decode/send_ring.h"
 #include "gpu_interpose/post_bounds.h"
 #include "gpu_interpose/record_batch.h"
 #include "gpu_interpose/registry.h"
 
 namespace sigma::gpu {
-
-// What is new at a look, was posted or completed between these.
-struct LookTimes {
-  uint64_t before_ns = 0;  // begin of the look before
-  uint64_t after_ns = 0;   // end of this one
-};
 
 class SendLook {
  public:
@@ -45,6 +39,8 @@ class SendLook {
   void forget() { begun_ = false; }
 
   const sigma_gpu_queue& queue() const { return queue_; }
+  // As its records name it.
+  RingName name() const;
   uint8_t mode() const { return mode_; }
   uint8_t tier() const { return tier_; }
   uint64_t posted() const { return cursor_.posted; }
@@ -77,11 +73,25 @@ class SendLook {
     bool any() const { return first != end; }
     uint32_t blocks() const { return static_cast<uint32_t>(end - first); }
   };
-  // `laps_possible`: 65,536 blocks or more may have been posted since the last look. `counter`: of
-  // the newest completion that is there, told or not; it may be ahead of the doorbell record.
-  // `read_ns`: all of it was read after that.
-  Wanted on_doorbell(uint16_t doorbell, bool has_completion, uint16_t counter, bool laps_possible,
+  // How far the queue has come since the last look, beyond the 16 bits of doorbell and counters.
+  struct Laps {
+    bool possible = false;  // 65,536 blocks or more may have been posted
+    // All before has completed, and no completion is unknown: no more than the ring is posted
+    // beyond. kUnknown: completions do not tell.
+    uint64_t completed = kUnknown;
+  };
+  static constexpr uint64_t kUnknown = ~uint64_t{0};
+  // `counter`: of the newest completion that is there, told or not; it may be ahead of the doorbell
+  // record. `read_ns`: all of it was read after that.
+  Wanted on_doorbell(uint16_t doorbell, bool has_completion, uint16_t counter, const Laps& laps,
                      uint64_t read_ns);
+  // completed(), where all completions so far were read; else kUnknown.
+  uint64_t completed_exactly() const {
+    // A completion queue may still have those of a life before.
+    const bool known = !completions_lost_ && !(queue_.flags & SIGMA_GPU_USED_BEFORE) &&
+                       (any_completed_ || first_ == 0);
+    return known ? completed_ : kUnknown;
+  }
   // Blocks behind posted() to copy at a look, before completions and doorbell, so as to learn which
   // are not written yet. 0: the doorbell record tells it.
   uint32_t blocks_ahead() const;
@@ -90,6 +100,14 @@ class SendLook {
   // where there is none, the last one told.
   void on_ahead(const RingBytes& slots, uint64_t first, uint64_t ns, uint16_t doorbell,
                 bool completions_known, bool has_completion, uint16_t counter);
+  // Whether the ring's last blocks, kMaxWqeBlocks of them, may show that it has never come to its
+  // end; copied after the doorbell they then show that no 65,536 are posted.
+  bool may_be_in_first_lap() const {
+    return !cursor_.modulo && cursor_.posted + kMaxWqeBlocks <= ring_.blocks;
+  }
+  bool in_first_lap(const RingBytes& last_blocks) const {
+    return may_be_in_first_lap() && holds_no_wqe(ring_, last_blocks);
+  }
   void nothing_known_ahead() { unwritten_ = ~uint64_t{0}; }
   bool wants_completions() const { return pending() || queue_.doorbell_addr == 0 || untold_; }
   // The record is stored before the doorbell is rung, and in order: it bounds, and costs no copy.
@@ -109,8 +127,9 @@ class SendLook {
   void on_slots(const Wanted& wanted, const Copies& copies, uint64_t after_ns, RecordBatch& out);
   // Completions were missed, maybe this queue's.
   void on_lost_completions() { completions_lost_ = true; }
-  // A requester's completion. False: one that was told already.
-  bool on_completion(uint16_t counter);
+  // A requester's completion. False: one that was told already. `in_order`: of a ring that has them
+  // all, none of them twice.
+  bool on_completion(uint16_t counter, bool in_order);
 
   // The totals; `reason` at most 23 characters.
   void state(uint8_t event, const char* reason, RecordBatch& out);

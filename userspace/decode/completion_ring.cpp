@@ -131,9 +131,9 @@ uint64_t look_behind(const CompletionRing& ring) {
 // made.
 enum class Standing : uint8_t { sure, doubtful, unstable, unknown };
 
-// The first entry has none before it, but, where the copy goes as far, the end of its own lap: or an
-// entry that nobody has written yet, at or past the consumer. (The index was read behind the first copy,
-// so that in this the device was less than a ring ahead of it.)
+// The first entry has none before it, but, where the copy goes as far, the end of its own lap: or
+// an entry that nobody has written yet, at or past the consumer. (The index was read behind the
+// first copy, so that in this the device was less than a ring ahead of it.)
 Standing first_standing(const CompletionRing& ring, const CompletionCursor& cursor,
                         const Copies& copies, uint64_t behind) {
   Entry entry;
@@ -389,6 +389,20 @@ bool anchor_stands(const CompletionCursor& cursor, std::span<const std::byte, kC
   return std::memcmp(cursor.anchor.data(), entry.data(), kOwnedByReaders) == 0;
 }
 
+uint64_t copy_from_anchor(const CompletionRing& ring, const CompletionCursor& cursor) {
+  const uint64_t from = copy_from(ring, cursor);
+  const bool near = cursor.has_anchor && cursor.next - cursor.anchor_at < ring.entries;
+  return near && cursor.anchor_at < from ? cursor.anchor_at : from;
+}
+
+bool is_lapped(const CompletionRing& ring, const CompletionCursor& cursor, uint64_t from,
+               const RingBytes& copy) {
+  if (!cursor.has_anchor || cursor.anchor_at < from) return false;
+  Entry entry;
+  const size_t end = static_cast<size_t>(cursor.anchor_at - from + 1) * ring.entry_bytes;
+  return copy.load(end - kCqeBytes, entry) && !anchor_stands(cursor, view(entry));
+}
+
 // Of produced = lap * n + s entries, slots before s have the lap's parity, those from s on the
 // other. So slot 0's owner and the first change after it tell produced modulo 2n.
 uint64_t skip_to_newest(const CompletionRing& ring, CompletionCursor& cursor,
@@ -412,6 +426,43 @@ uint64_t skip_to_newest(const CompletionRing& ring, CompletionCursor& cursor,
   uint64_t lost = 0;
   pass(ring, cursor, ahead, lost);
   return lost;
+}
+
+// What is the same in both copies stood at one time between them. The device came to `newest` in
+// that time, or a little further: what is a ring behind is gone, or being overwritten. The oldest
+// that stands only shows that the next one does.
+Remains skip_overwritten(const CompletionRing& ring, CompletionCursor& cursor,
+                         const RingBytes& first, const RingBytes& again) {
+  const uint64_t before = cursor.next;
+  CompletionCursor earlier = cursor;
+  skip_to_newest(ring, earlier, first);
+  skip_to_newest(ring, cursor, again);
+  cursor.has_anchor = false;
+  if (ring.layout != CqLayout::plain || ring.entries < 2)
+    return {cursor.next - before, cursor.next, {}, {}};
+
+  const uint64_t moved = (cursor.next - earlier.next) % (uint64_t{ring.entries} * 2);
+  const uint64_t newest = earlier.next + moved, oldest = newest - ring.entries;
+  const size_t start = static_cast<size_t>(oldest & (ring.entries - 1)) * ring.entry_bytes;
+  const RingBytes one = first.round_from(start), two = again.round_from(start);
+  const Copies copies{ring, oldest, one, two};
+  Entry entry, later;
+  uint64_t next = moved < ring.entries ? oldest + 1 : newest;
+  while (next < newest && copies.entry(next - 1, entry) != Copy::whole) ++next;
+  cursor.next = next;
+  // By it the next lap is noticed. One that was being written will not stand: as after a lap the
+  // whole ring is looked at then.
+  switch (copies.entry(next - 1, entry, &later)) {
+    case Copy::whole:
+      set_anchor(cursor, next - 1, entry);
+      break;
+    case Copy::unstable:
+      set_anchor(cursor, next - 1, later);
+      break;
+    case Copy::missing:
+      break;
+  }
+  return {next - before, oldest, one, two};
 }
 
 }  // namespace sigma

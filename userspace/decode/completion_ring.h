@@ -3,7 +3,7 @@
 //
 // An entry is there when its opcode is valid and its owner bit is the parity of its lap. That alone
 // does not tell a lap from two more, nor an entry that was being written while it was copied:
-//   - Each entry is copied twice, and counts when both copies agree: the device writes an entry once,
+//   - Each entry is copied twice, and counts when both copies agree: the device writes it once,
 //     so what has stopped changing is whole, and what agrees in both is not half of two.
 //   - Entries are written in order: while the one before it stands in the second copy, the next lap
 //     had not begun to overwrite an entry in the first. So copies begin before `next`: copy_from.
@@ -118,10 +118,31 @@ bool next_collapsed(CompletionCursor& cursor, std::span<const std::byte, kCqeByt
 // bytes at the anchor's place, copied after the entries that are to be certain by it.
 bool anchor_stands(const CompletionCursor& cursor, std::span<const std::byte, kCqeBytes> entry);
 
+// From where on entries are to be copied, so that such a lap shows: copy_from(), or the last entry
+// read where it is not a ring behind.
+uint64_t copy_from_anchor(const CompletionRing& ring, const CompletionCursor& cursor);
+
+// Whether the anchor entry does not stand in a copy of the entries from position `from` on. False
+// also where it is not in there.
+bool is_lapped(const CompletionRing& ring, const CompletionCursor& cursor, uint64_t from,
+               const RingBytes& copy);
+
 // After a lap on a ring that counts nobody's laps: where the ring's newest entry is, from a copy of
 // the whole ring (from entry 0 on). Moves the cursor there and returns the entries passed unseen,
 // known modulo twice the ring's size.
 uint64_t skip_to_newest(const CompletionRing& ring, CompletionCursor& cursor,
                         const RingBytes& whole);
+
+// The same, but moves the cursor only past what is overwritten. `first` and `again`: two copies of
+// the whole ring, each from entry 0 on and in one piece. What stands is then read by
+// next_completion() from the copies as they are returned. Compressed rings have no entry that could
+// be told from its arrays: there nothing is left.
+struct Remains {
+  uint64_t lost = 0;  // passed unseen, known modulo twice the ring's size
+  uint64_t from = 0;  // position of the copies' first entry
+  RingBytes first, again;
+};
+Remains skip_overwritten(const CompletionRing& ring, CompletionCursor& cursor,
+                         const RingBytes& first, const RingBytes& again);
 
 }  // namespace sigma

@@ -56,6 +56,13 @@ struct Cqe {
   bool operator==(const Cqe&) const = default;
 };
 
+constexpr bool is_requester(const Cqe& cqe) {
+  return cqe.kind == CqeKind::requester || cqe.kind == CqeKind::requester_error;
+}
+constexpr bool is_responder(const Cqe& cqe) {
+  return cqe.kind == CqeKind::responder || cqe.kind == CqeKind::responder_error;
+}
+
 // Of a compressed title this gives what all its completions share.
 Cqe decode_cqe(std::span<const std::byte, kCqeBytes> bytes);
 

@@ -42,6 +42,12 @@ class RingBytes {
     return true;
   }
 
+  // A whole ring in one piece, from the byte `offset` on and round. Nothing where it is in two.
+  RingBytes round_from(size_t offset) const {
+    if (!tail_.empty() || offset > head_.size()) return {};
+    return RingBytes(head_.subspan(offset), head_.first(offset));
+  }
+
   template <typename T>
   bool load(size_t offset, T& to) const {
     static_assert(std::is_trivially_copyable_v<T>);

@@ -9,7 +9,6 @@ namespace sigma {
 namespace {
 
 constexpr uint32_t kMaxBlocks = 32'768;  // half of what an index can tell apart
-constexpr uint32_t kLargestWqe = 16;     // blocks: 6 bits count its segments
 
 // Blocks of the WQE of index `index` at `position`, or 0 where none fits.
 uint32_t blocks_at(const SendRing& ring, const RingBytes& slots, uint64_t first, uint64_t position,
@@ -42,8 +41,12 @@ bool valid(const SendRing& ring) {
 }
 
 SendStep advance(const SendRing& ring, SendCursor& cursor, uint16_t doorbell, bool wrap_possible) {
-  cursor.posted = extend16(cursor.posted, doorbell);
   cursor.modulo |= wrap_possible;
+  return advance_to(ring, cursor, extend16(cursor.posted, doorbell));
+}
+
+SendStep advance_to(const SendRing& ring, SendCursor& cursor, uint64_t posted) {
+  cursor.posted = posted;
   const uint64_t oldest = cursor.posted > ring.blocks ? cursor.posted - ring.blocks : 0;
   SendStep step;
   step.first = oldest > cursor.next ? oldest : cursor.next;
@@ -69,7 +72,7 @@ uint64_t chain_start(const SendRing& ring, const RingBytes& slots, uint64_t firs
 uint64_t end_of_wqe(const SendRing& ring, const RingBytes& slots, uint64_t first,
                     uint64_t position) {
   const uint32_t blocks = position >= first ? blocks_at(ring, slots, first, position, position) : 0;
-  return position + (blocks ? blocks : kLargestWqe);
+  return position + (blocks ? blocks : kMaxWqeBlocks);
 }
 
 uint64_t unwritten_from(const SendRing& ring, const RingBytes& slots, uint64_t first,
@@ -84,9 +87,19 @@ uint64_t unwritten_from(const SendRing& ring, const RingBytes& slots, uint64_t f
   }
   // Behind the last written WQE's first block the next one begins among as many blocks as the
   // largest has.
-  const bool tells = behind_written == first && first_begins ? behind_written < end
-                                                             : end - behind_written >= kLargestWqe;
+  const bool tells = behind_written == first && first_begins
+                         ? behind_written < end
+                         : end - behind_written >= kMaxWqeBlocks;
   return tells && behind_written >= reusable ? std::min(old, behind_written) : old;
+}
+
+bool holds_no_wqe(const SendRing& ring, const RingBytes& slots) {
+  const uint64_t blocks = slots.size() / kWqeBlockBytes;
+  for (uint64_t at = 0; at < blocks; ++at) {
+    Be32 qpn_ds;
+    if (!slots.load(at * kWqeBlockBytes + 4, qpn_ds) || qpn_ds >> 8 == ring.qp_num) return false;
+  }
+  return blocks >= kMaxWqeBlocks;
 }
 
 uint64_t finish(SendCursor& cursor, const SendStep& step, uint64_t start) {

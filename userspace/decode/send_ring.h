@@ -55,6 +55,8 @@ struct SendStep {
 // had no certificate yet must be given up by the caller. The step's gap is in the ring's count when
 // it is not modulo. The cursor's `next` stays where it was until finish().
 SendStep advance(const SendRing& ring, SendCursor& cursor, uint16_t doorbell, bool wrap_possible);
+// The same, of a position that is known wholly. Not before the cursor's.
+SendStep advance_to(const SendRing& ring, SendCursor& cursor, uint64_t posted);
 
 // `slots` are the blocks from position `first` to `end`. The position of the first WQE of the
 // longest accepted chain that ends exactly at `end`; `end` where there is none.
@@ -74,6 +76,25 @@ uint64_t unwritten_from(const SendRing& ring, const RingBytes& slots, uint64_t f
 // The end of the WQE at `position` as these blocks have it; where they do not, of the largest.
 uint64_t end_of_wqe(const SendRing& ring, const RingBytes& slots, uint64_t first,
                     uint64_t position);
+
+// Whether these blocks, kMaxWqeBlocks or more in a row, have not been written by this queue: among
+// so many a WQE begins, and none of them has the queue's number where a WQE has it.
+bool holds_no_wqe(const SendRing& ring, const RingBytes& slots);
+
+// Calls f(position, wqe) for each WQE of a chain, as chain_start() found it, from `start` to `end`;
+// `slots` are the blocks from position `first` on. Returns where it ends: before `end` at one that
+// cannot be decoded.
+template <typename F>
+uint64_t for_each_wqe(const RingBytes& slots, uint64_t first, uint64_t start, uint64_t end,
+                      QpService service, F&& f) {
+  Wqe wqe;
+  uint64_t at = start;
+  for (; at < end; at += wqe.blocks) {
+    if (!decode_wqe(slots, (at - first) * kWqeBlockBytes, service, wqe) || wqe.blocks == 0) break;
+    f(at, wqe);
+  }
+  return at;
+}
 
 // The step has been read: WQEs from `start` on are reported, all before is lost. Returns the blocks
 // lost: seen + lost = posted, always.

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "observe/cq_reader.h"
 
-#include <arpa/inet.h>
-#include <infiniband/verbs.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -16,14 +13,17 @@ namespace {
 constexpr uint32_t kGenerous = 512;
 constexpr size_t kRun = 32;  // entries that are decoded at once
 
-uint32_t saturated(uint64_t value) {
-  return static_cast<uint32_t>(std::min<uint64_t>(value, ~0u));
-}
-
 }  // namespace
 
 CqReader::CqReader(const CqSpec& spec, uint32_t life, FindSend find_send)
     : spec_(spec), life_(life), find_send_(std::move(find_send)) {}
+
+RingName CqReader::name() const {
+  return {.context = spec_.owner.context,
+          .number = spec_.owner.number,
+          .life = life_,
+          .by_file = spec_.owner.by_file};
+}
 
 void CqReader::begin(RecordBuffer& out) {
   first_ = cursor_.next;
@@ -38,25 +38,19 @@ void CqReader::resume(uint32_t life, uint64_t now_ns, RecordBuffer& out) {
 }
 
 void CqReader::state(uint8_t event, const char* reason, uint64_t now_ns, RecordBuffer& out) {
-  sigma_ring record{};
-  record.context = spec_.owner.context;
+  sigma_ring record = ring_record(name(), SIGMA_RING_CQ, event);
   record.ring_addr = spec_.ring_addr;
   record.doorbell_addr = spec_.doorbell_addr;
   record.first = first_;
   record.posted = cursor_.next - first_;
   record.seen = seen_;
   record.missed = missed_;
-  record.number = record.cqn = spec_.owner.number;
-  record.life = life_;
+  record.cqn = spec_.owner.number;
   record.entries = spec_.ring.entries;
-  record.flags = static_cast<uint16_t>((spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0) |
-                                       (spec_.ring.collapsed ? SIGMA_RING_COLLAPSED : 0) |
-                                       (cursor_.counts ? 0 : SIGMA_RING_OVERRUN));
-  record.kind = SIGMA_RING_CQ;
-  record.event = event;
+  if (spec_.ring.collapsed) record.flags |= SIGMA_RING_COLLAPSED;
+  if (!cursor_.counts) record.flags |= SIGMA_RING_OVERRUN;
   record.origin = spec_.origin;
   record.mode = is_read() ? SIGMA_RING_READ : SIGMA_RING_COUNTED;
-  record.tier = SIGMA_TIER_NONE;
   std::strncpy(record.reason, reason, sizeof(record.reason) - 1);
   out.add(record, SIGMA_RING, spec_.owner.pid, now_ns);
 }
@@ -77,37 +71,16 @@ void CqReader::on_counted(uint32_t consumer, const LookTimes& times, RecordBuffe
 
 void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason, uint64_t end) {
   if (count == 0) return;
-  sigma_ring_gap record{};
-  record.context = spec_.owner.context;
-  record.first = std::min(end, cursor_.next) - count;
-  record.count = count;
-  record.begin_ns = times.before_ns;
-  record.end_ns = times.after_ns;
-  record.number = spec_.owner.number;
-  record.life = life_;
-  record.flags = spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0;
-  record.kind = SIGMA_RING_CQ;
-  record.reason = reason;
-  record.tier = SIGMA_TIER_NONE;
+  const uint64_t first = std::min(end, cursor_.next) - count;
+  sigma_ring_gap record = gap_record(name(), SIGMA_RING_CQ, first, count, reason, times);
   missed_ += count;
   passed_ += count;
   out.add(record, SIGMA_RING_GAP, spec_.owner.pid, times.after_ns);
 }
 
-// Rings that count nobody's laps are read from their anchor on.
-uint64_t CqReader::anchored_from() const {
-  const uint64_t from = copy_from(spec_.ring, cursor_);
-  if (cursor_.counts || !cursor_.has_anchor) return from;
-  return cursor_.next - cursor_.anchor_at < spec_.ring.entries ? std::min(from, cursor_.anchor_at)
-                                                               : from;
-}
-
-// The last entry read has been overwritten: a lap has passed that nobody counted.
-bool CqReader::is_lapped(const Wanted& wanted, const RingBytes& copy) const {
-  if (cursor_.counts || !cursor_.has_anchor || cursor_.anchor_at < wanted.first) return false;
-  std::array<std::byte, kCqeBytes> anchor;
-  const size_t at = (cursor_.anchor_at - wanted.first + 1) * spec_.ring.entry_bytes - kCqeBytes;
-  return copy.load(at, anchor) && !anchor_stands(cursor_, anchor);
+// A lap has passed that nobody counted.
+bool CqReader::lapped(const Wanted& wanted, const RingBytes& copy) const {
+  return !cursor_.counts && is_lapped(spec_.ring, cursor_, wanted.first, copy);
 }
 
 CqReader::Wanted CqReader::wanted(bool generous, uint32_t consumer) const {
@@ -115,7 +88,8 @@ CqReader::Wanted CqReader::wanted(bool generous, uint32_t consumer) const {
   if (spec_.ring.collapsed) return {0, 1};
   if (whole_ring_) return {cursor_.next & ~uint64_t{entries - 1}, entries};
   if (whole_first_ && cursor_.next == 0) return {0, entries};
-  const uint64_t first = anchored_from();
+  const uint64_t first =
+      cursor_.counts ? copy_from(spec_.ring, cursor_) : copy_from_anchor(spec_.ring, cursor_);
   uint64_t expected = generous ? std::max(expected_, kGenerous) : expected_;
   const uint64_t passed = consumer != 0 ? consumed(consumer) : cursor_.consumed;
   if (cursor_.counts && passed > cursor_.next) expected += passed - cursor_.next;
@@ -131,7 +105,7 @@ bool CqReader::has_news(const Wanted& wanted, const RingBytes& copy) const {
     return std::to_integer<uint8_t>(entry[63]) >> 4 != 15 &&
            !(cursor_.has_anchor && anchor_stands(cursor_, entry));
   }
-  if (is_lapped(wanted, copy)) return true;
+  if (lapped(wanted, copy)) return true;
   uint8_t op_own = 0;
   const size_t at = (cursor_.next - wanted.first + 1) * spec_.ring.entry_bytes - 1;
   if (!copy.load(at, op_own)) return true;
@@ -160,7 +134,7 @@ uint64_t ReachedIndices::of(uint32_t qp_num, uint64_t posted) const {
 
 std::optional<ReachedIndices> CqReader::reached(const Wanted& wanted, const RingBytes& copy) const {
   if (spec_.ring.collapsed || whole_ring_ || spec_.ring.layout != CqLayout::plain ||
-      is_lapped(wanted, copy))
+      lapped(wanted, copy))
     return std::nullopt;
   CompletionCursor cursor = cursor_;
   const uint64_t end = wanted.first + copy.size() / spec_.ring.entry_bytes;
@@ -214,12 +188,16 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
   }
   if (whole_ring_) {
     whole_ring_ = false;
-    gap(skip_to_newest(spec_.ring, cursor_, second), times, out);
-    cursor_.has_anchor = false;
+    fill_ = 1;
+    const Remains remains = skip_overwritten(spec_.ring, cursor_, first, second);
+    gap(remains.lost, since_left(times), out);
+    take_all(remains.from, remains.first, remains.again, times, out);
+    passed_ = cursor_.next - before;
     return;
   }
-  if (is_lapped(wanted, second)) {
+  if (lapped(wanted, second)) {
     whole_ring_ = true;
+    left_since_ns_ = since_left(times).before_ns;
     fill_ = 1;
     return;
   }
@@ -241,10 +219,15 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
   expected_ = std::min(expected_, spec_.ring.entries);
 }
 
+// Of what the looks before did not get to: since they began.
+LookTimes CqReader::since_left(const LookTimes& look) const {
+  if (left_since_ns_ == 0) return look;
+  return {std::min(look.before_ns, left_since_ns_), look.after_ns};
+}
+
 void CqReader::take_all(uint64_t from, const RingBytes& first, const RingBytes& second,
                         const LookTimes& look, RecordBuffer& out) {
-  LookTimes times = look;
-  if (left_since_ns_ != 0) times.before_ns = std::min(times.before_ns, left_since_ns_);
+  const LookTimes times = since_left(look);
   left_since_ns_ = times.before_ns;
   // What a lap has overtaken is not in the copies any more.
   const uint64_t end = from + first.size() / spec_.ring.entry_bytes;
@@ -298,10 +281,10 @@ bool CqReader::catch_up(uint64_t first, const RingBytes& bytes, const LookTimes&
     if (std::to_integer<uint8_t>(whole[end - 1]) >> 4 == 15) return false;  // never written: no lap has passed
   CompletionCursor cursor = cursor_;
   uint64_t ahead = skip_to_newest(ring, cursor, RingBytes{std::span<const std::byte>(whole)});
-  const bool lapped = is_lapped({first, ring.entries}, bytes);
-  if (!lapped) ahead %= 2 * entries;
+  const bool passed = lapped({first, ring.entries}, bytes);
+  if (!passed) ahead %= 2 * entries;
   const uint64_t newest = cursor_.next + ahead;
-  if (!lapped && newest <= first + entries) return false;
+  if (!passed && newest <= first + entries) return false;
   // The oldest one only shows that the next one stands.
   const uint64_t oldest = newest - entries;
   const uint64_t missed = oldest + 1 - std::min(oldest + 1, cursor_.next);
@@ -347,56 +330,16 @@ void CqReader::end(uint64_t at_ns, RecordBuffer& out) {
 
 void CqReader::report(const Cqe& cqe, uint64_t position, const LookTimes& times,
                       RecordBuffer& out) {
-  const bool requester =
-      cqe.kind == CqeKind::requester || cqe.kind == CqeKind::requester_error;
-  const bool responder =
-      cqe.kind == CqeKind::responder || cqe.kind == CqeKind::responder_error;
-  if (!requester && !responder) return;
-  if (responder) serves_receives_ = true;
+  const bool requester = is_requester(cqe);
+  if (!requester && !is_responder(cqe)) return;
+  if (!requester) serves_receives_ = true;
   SendReader* send = find_send_(cqe.qp_num);
   // The library's cleaning of the ring may have moved an entry that was read before.
   if (requester && send != nullptr && !send->completed(cqe.wqe_counter, position)) return;
   ++seen_;
-
-  sigma_ring_completion record{};
-  record.context = spec_.owner.context;
-  record.complete_ns = times.before_ns + (times.after_ns - times.before_ns) / 2;
-  record.complete_error_ns = saturated((times.after_ns - times.before_ns + 1) / 2);
-  record.cq_index = position;
-  record.number = cqe.qp_num;
-  record.life = send != nullptr ? send->life() : ~0u;
-  record.cqn = spec_.owner.number;
-  record.cq_life = life_;
-  record.srqn = cqe.srqn_uidx;
-  record.bytes = cqe.bytes;
-  record.wc_opcode = cqe.wc_opcode;
-  record.wqe_counter = cqe.wqe_counter;
-  record.status = cqe.status;
-  record.vendor_err = cqe.vendor_err;
-  record.queue = requester ? SIGMA_QUEUE_SEND : SIGMA_QUEUE_RECV;
-  record.initiator = send != nullptr ? send->spec().initiator : uint8_t{SIGMA_INITIATOR_UNKNOWN};
-  record.tier = send != nullptr ? send->spec().tier : uint8_t{SIGMA_TIER_NONE};
-  record.raw_opcode = cqe.raw_opcode;
-  uint16_t flags = spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0;
-  if (!cqe.has_bytes) flags |= SIGMA_RING_NO_BYTES;
-  if (cqe.has_timestamp) {
-    flags |= SIGMA_RING_NIC_STAMP;
-    if (spec_.real_time) flags |= SIGMA_RING_REAL_TIME;
-    record.nic_stamp = cqe.timestamp;
-  }
-  record.flags = flags;
-  if (cqe.has_imm) {
-    record.imm = htonl(cqe.imm);
-    record.wc_flags |= IBV_WC_WITH_IMM;
-  } else if (cqe.has_invalidate) {
-    record.imm = cqe.imm;
-    record.wc_flags |= IBV_WC_WITH_INV;
-  }
-  if (cqe.grh) record.wc_flags |= IBV_WC_GRH;
-  if (cqe.has_source) {
-    record.src_qp = cqe.source_qp;
-    record.slid = cqe.source_lid;
-  }
+  const RingName of = send != nullptr ? send->name() : RingName{};
+  sigma_ring_completion record = completion_record(name(), send != nullptr ? &of : nullptr, cqe, position, times);
+  if (cqe.has_timestamp && spec_.real_time) record.flags |= SIGMA_RING_REAL_TIME;
   out.add(record, SIGMA_RING_COMPLETION, spec_.owner.pid, times.after_ns);
 }
 

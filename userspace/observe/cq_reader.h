@@ -101,8 +101,9 @@ class CqReader {
   void take_all(uint64_t from, const RingBytes& first, const RingBytes& second,
                 const LookTimes& times, RecordBuffer& out);
   bool catch_up(uint64_t first, const RingBytes& bytes, const LookTimes& times, RecordBuffer& out);
-  uint64_t anchored_from() const;
-  bool is_lapped(const Wanted& wanted, const RingBytes& copy) const;
+  bool lapped(const Wanted& wanted, const RingBytes& copy) const;
+  LookTimes since_left(const LookTimes& look) const;
+  RingName name() const;
   void report(const Cqe& cqe, uint64_t position, const LookTimes& times, RecordBuffer& out);
   // Of entries before `end`, or before the next one.
   void gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason = SIGMA_GAP_LAPPED,

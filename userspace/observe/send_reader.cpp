@@ -1,21 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "observe/send_reader.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 namespace sigma {
-namespace {
-
-uint32_t saturated(uint64_t value) {
-  return static_cast<uint32_t>(std::min<uint64_t>(value, ~0u));
-}
-
-}  // namespace
-
 SendReader::SendReader(const SendSpec& spec, uint32_t life, Mode mode, bool probes_tell)
     : spec_(spec),
       ring_{spec.owner.number, spec.blocks},
@@ -25,6 +15,15 @@ SendReader::SendReader(const SendSpec& spec, uint32_t life, Mode mode, bool prob
 
 void SendReader::start_at(uint64_t position) {
   first_ = cursor_.posted = cursor_.next = explained_ = completed_ = position;
+}
+
+RingName SendReader::name() const {
+  return {.context = spec_.owner.context,
+          .number = spec_.owner.number,
+          .life = life_,
+          .initiator = spec_.initiator,
+          .tier = spec_.tier,
+          .by_file = spec_.owner.by_file};
 }
 
 void SendReader::begin(RecordBuffer& out) {
@@ -39,26 +38,18 @@ void SendReader::resume(uint32_t life, uint64_t now_ns, RecordBuffer& out) {
 }
 
 void SendReader::state(uint8_t event, const char* reason, uint64_t now_ns, RecordBuffer& out) {
-  sigma_ring record{};
-  record.context = spec_.owner.context;
+  sigma_ring record = ring_record(name(), SIGMA_RING_SEND, event);
   record.ring_addr = spec_.ring_addr;
   record.doorbell_addr = spec_.doorbell_addr;
   record.first = first_;
   record.posted = cursor_.posted - first_;
   record.seen = seen_;
   record.missed = missed_;
-  record.number = spec_.owner.number;
-  record.life = life_;
   record.entries = spec_.blocks;
   record.cqn = spec_.send_cqn;
-  record.flags = static_cast<uint16_t>((spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0) |
-                                       (cursor_.modulo ? SIGMA_RING_MODULO : 0));
-  record.kind = SIGMA_RING_SEND;
-  record.event = event;
+  if (cursor_.modulo) record.flags |= SIGMA_RING_MODULO;
   record.origin = spec_.origin;
   record.mode = mode_ == Mode::read ? SIGMA_RING_READ : SIGMA_RING_COUNTED;
-  record.initiator = spec_.initiator;
-  record.tier = spec_.tier;
   std::strncpy(record.reason, reason, sizeof(record.reason) - 1);
   out.add(record, SIGMA_RING, spec_.owner.pid, now_ns);
 }
@@ -97,20 +88,8 @@ void SendReader::settle_gaps(bool all, uint64_t now_ns, RecordBuffer& out) {
 
 void SendReader::emit(const Gap& gap, uint64_t now_ns, RecordBuffer& out) {
   const uint64_t count = gap.range.end - gap.range.first;
-  sigma_ring_gap record{};
-  record.context = spec_.owner.context;
-  record.first = gap.range.first;
-  record.count = count;
-  record.begin_ns = gap.times.before_ns;
-  record.end_ns = gap.times.after_ns;
-  record.number = spec_.owner.number;
-  record.life = life_;
-  record.flags = static_cast<uint16_t>((spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0) |
-                                       (cursor_.modulo ? SIGMA_RING_MODULO : 0));
-  record.kind = SIGMA_RING_SEND;
-  record.reason = gap.reason;
-  record.initiator = spec_.initiator;
-  record.tier = spec_.tier;
+  sigma_ring_gap record = gap_record(name(), SIGMA_RING_SEND, gap.range.first, count, gap.reason, gap.times);
+  if (cursor_.modulo) record.flags |= SIGMA_RING_MODULO;
   missed_ += count;
   out.add(record, SIGMA_RING_GAP, spec_.owner.pid, now_ns);
 }
@@ -182,15 +161,7 @@ void SendReader::on_copy(const Wanted& wanted, const RingBytes& bytes, uint16_t 
   if (wanted.first > cursor_.next || start > wanted.first) settle_held(after, true, times.after_ns, out);
   gap(cursor_.next, wanted.first - cursor_.next, SIGMA_GAP_LAPPED, times, out);
   gap(wanted.first, start - wanted.first, SIGMA_GAP_UNCERTAIN, times, out);
-  Wqe wqe;
-  for (uint64_t at = start; at < wanted.end; at += wqe.blocks) {
-    if (!decode_wqe(bytes, (at - wanted.first) * kWqeBlockBytes, spec_.service, wqe) ||
-        wqe.blocks == 0) {
-      gap(at, wanted.end - at, SIGMA_GAP_UNREADABLE, times, out);
-      break;
-    }
-    report(at, wqe, times, after, false, out);
-  }
+  report_chain(bytes, wanted.first, start, wanted.end, times, after, false, out);
   cursor_.next = wanted.end;
 }
 
@@ -215,14 +186,7 @@ void SendReader::on_last(uint64_t first, const RingBytes& bytes, uint64_t posted
     const RingBytes slots{std::span<const std::byte>(rest)};
     const uint64_t start = chain_start(ring_, slots, from, posted);
     gap(from, start - from, SIGMA_GAP_UNCERTAIN, times, out);
-    Wqe wqe;
-    for (uint64_t at = start; at < posted; at += wqe.blocks) {
-      if (!decode_wqe(slots, (at - from) * kWqeBlockBytes, spec_.service, wqe) || wqe.blocks == 0) {
-        gap(at, posted - at, SIGMA_GAP_UNREADABLE, times, out);
-        break;
-      }
-      report(at, wqe, times, posted, true, out);
-    }
+    report_chain(slots, from, start, posted, times, posted, true, out);
   }
   cursor_.next = posted;
   settle_gaps(true, at_ns, out);
@@ -240,55 +204,21 @@ void SendReader::end(uint64_t at_ns, uint8_t gap_reason, bool seen, RecordBuffer
   state(SIGMA_RING_END, seen || receives_only ? "" : SIGMA_RING_END_UNSEEN, at_ns, out);
 }
 
+void SendReader::report_chain(const RingBytes& slots, uint64_t first, uint64_t start, uint64_t end,
+                              const LookTimes& times, uint64_t posted_after, bool last,
+                              RecordBuffer& out) {
+  const uint64_t until =
+      for_each_wqe(slots, first, start, end, spec_.service, [&](uint64_t at, const Wqe& wqe) {
+        report(at, wqe, times, posted_after, last, out);
+      });
+  gap(until, end - until, SIGMA_GAP_UNREADABLE, times, out);
+}
+
 void SendReader::report(uint64_t position, const Wqe& wqe, const LookTimes& times,
                         uint64_t posted_after, bool last, RecordBuffer& out) {
-  sigma_ring_post post{};
-  post.context = spec_.owner.context;
-  post.post_ns = times.before_ns + (times.after_ns - times.before_ns) / 2;
-  post.post_error_ns = saturated((times.after_ns - times.before_ns + 1) / 2);
-  post.index = position;
-  post.number = spec_.owner.number;
-  post.life = life_;
-  post.blocks = wqe.blocks;
-  post.opcode = wqe.wr_opcode;
-  post.raw_opcode = wqe.raw_opcode;
+  sigma_ring_post post = post_record(name(), wqe, position, times);
   post.qp_type = spec_.qp_type;
-  post.initiator = spec_.initiator;
-  post.tier = spec_.tier;
-  uint16_t flags = spec_.owner.by_file ? SIGMA_RING_BY_FILE : 0;
-  if (cursor_.modulo) flags |= SIGMA_RING_MODULO;
-  if (wqe.signaled) flags |= SIGMA_RING_SIGNALED;
-  if (wqe.is_inline) flags |= SIGMA_RING_INLINE;
-  if (wqe.malformed) flags |= SIGMA_RING_TRUNCATED;
-  if (wqe.has_bytes) {
-    post.bytes = saturated(wqe.bytes);
-    post.num_sge = static_cast<uint8_t>(std::min<uint16_t>(wqe.num_sge, 255));
-  } else {
-    flags |= SIGMA_RING_NO_BYTES;
-  }
-  if (wqe.has_local) {
-    post.local_addr = wqe.local_addr;
-    post.lkey = wqe.lkey;
-  }
-  if (wqe.has_remote) {
-    post.remote_addr = wqe.remote_addr;
-    post.rkey = wqe.rkey;
-  } else {
-    flags |= SIGMA_RING_NO_REMOTE;
-  }
-  if (wqe.has_invalidate) post.rkey = wqe.rkey;
-  if (wqe.has_imm) post.imm = htonl(wqe.imm);
-  if (wqe.has_peer) {
-    flags |= SIGMA_RING_HAS_QPN;
-    post.remote_qpn = wqe.peer.qp_num;
-    if (wqe.peer.has_lid) post.lid = wqe.peer.lid;
-    if (wqe.peer.has_gid) {
-      flags |= SIGMA_RING_HAS_GID;
-      std::memcpy(&post.gid_prefix, wqe.peer.gid.data(), 8);
-      std::memcpy(&post.gid_interface, wqe.peer.gid.data() + 8, 8);
-    }
-  }
-  post.flags = flags;
+  if (cursor_.modulo) post.flags |= SIGMA_RING_MODULO;
   if (wqe.signaled) {
     if (signaled_at_ < position && signaled_at_ >= contiguous_from_) {
       const auto blocks = static_cast<uint32_t>(position - signaled_at_);

@@ -15,17 +15,12 @@
 #include <deque>
 #include <optional>
 
+#include "decode/ring_records.h"
 #include "observe/index_ranges.h"
 #include "observe/output.h"
 #include "observe/ring_specs.h"
 
 namespace sigma {
-
-// Between these the doorbell moved: what was posted, was posted then.
-struct LookTimes {
-  uint64_t before_ns = 0;  // begin of the previous look
-  uint64_t after_ns = 0;   // end of this one
-};
 
 class SendReader {
  public:
@@ -40,6 +35,8 @@ class SendReader {
 
   const SendSpec& spec() const { return spec_; }
   uint32_t life() const { return life_; }
+  // As its records name it.
+  RingName name() const;
   Mode mode() const { return mode_; }
   uint64_t posted() const { return cursor_.posted; }
   uint64_t next() const { return cursor_.next; }
@@ -100,6 +97,8 @@ class SendReader {
     sigma_ring_post post;
     uint64_t posted_after;
   };
+  void report_chain(const RingBytes& slots, uint64_t first, uint64_t start, uint64_t end,
+                    const LookTimes& times, uint64_t posted_after, bool last, RecordBuffer& out);
   void report(uint64_t position, const Wqe& wqe, const LookTimes& times, uint64_t posted_after,
               bool last, RecordBuffer& out);
   void emit(sigma_ring_post& post, uint64_t now_ns, RecordBuffer& out);

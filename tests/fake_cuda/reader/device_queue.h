@@ -49,6 +49,8 @@ class DeviceQueue {
   // The NIC has executed all up to here (of the WQEs, not of the blocks).
   void complete_all();
   void complete_next();
+  // Executed, and no completion was asked for.
+  void complete_unsignaled();
   void fail_next(uint8_t syndrome, uint8_t vendor);
 
   // The queue pair, not its completion queue, nor the memory, which shows what it was.

@@ -109,7 +109,7 @@ TEST_CASE("nothing false is told of a queue that laps the reader, whose copies s
                        {"SIGMA_CUDA_JITTER_US", "40"},
                        {"SIGMA_CUDA_SEED", seed.c_str()}});
   const uint32_t entries = GENERATE(0u, 256u);
-  Records::get().posts.clear(), Records::get().gaps.clear();
+  Records::get().posts.clear(), Records::get().gaps.clear(), Records::get().completions.clear();
   const sigma_gpu_stack stack = GENERATE(SIGMA_GPU_STACK_UNKNOWN, SIGMA_GPU_STACK_DOCA);
   INFO("CQ entries " << entries << ", stack " << stack);
   DeviceQueue queue({.blocks = 128, .cq_entries = entries, .stack = stack});
@@ -131,6 +131,83 @@ TEST_CASE("nothing false is told of a queue that laps the reader, whose copies s
   CHECK(verdict.seen + verdict.missed == posted_of(queue));
   CHECK(verdict.seen > 0);
   CHECK(verdict.missed > 0);
+  // The n-th completion has the stamp 1,000,000 + n.
+  const auto truth = queue.truth();
+  uint64_t last = 0;
+  for (const auto& completion : Records::get().completions) {
+    CHECK(completion.nic_stamp > last);
+    last = completion.nic_stamp;
+    REQUIRE(last - 1'000'000 < truth.size());
+    CHECK(completion.wqe_counter == (truth[last - 1'000'000].index & 0xffff));
+  }
+}
+
+TEST_CASE("after a pause counts are modulo 65,536 only where so many may have been posted") {
+  const Driver driver;
+  struct Case {
+    uint32_t entries;  // of the completion queue; 0: collapsed
+    bool posts, modulo;
+    uint32_t blocks = 128;
+  };
+  const Case each =
+      GENERATE(Case{256, true, false}, Case{0, false, false}, Case{0, true, true},
+               Case{0, true, false, 1024});  // its ring shows that it is in its first lap
+  CAPTURE(each.entries, each.posts);
+  Records::get().posts.clear(), Records::get().gaps.clear(), Records::get().rings.clear();
+  DeviceQueue queue({.blocks = each.blocks, .cq_entries = each.entries});
+  SamplerOptions options = patient();
+  options.most_posts_per_s = 1'000'000'000'000'000;  // every look comes after a pause
+  Observed observed(options);
+  observed.add(queue);
+  observed.refresh();
+  const auto post = [&] {
+    for (int i = 0; i < 20; ++i) queue.post(i % 4 == 0);
+    queue.ring_doorbell();
+    queue.complete_all();
+  };
+  for (int round = 0; round < 5; ++round) {
+    if (each.posts) post();
+    observed.look();
+    observed.look();
+  }
+  observed.end_all();
+  CHECK(compare(queue).missed == 0);
+  bool modulo = false;
+  for (const sigma_ring& ring : Records::get().rings)
+    modulo |= (ring.flags & SIGMA_RING_MODULO) != 0;
+  CHECK(modulo == each.modulo);
+}
+
+TEST_CASE("a round of 65,536 between two looks is counted where the completion queue has it all") {
+  const Driver driver;
+  Records::get().posts.clear(), Records::get().gaps.clear(), Records::get().rings.clear();
+  DeviceQueue queue({.blocks = 128, .cq_entries = 2048});
+  SamplerOptions options = patient();
+  options.most_posts_per_s = 1'000'000'000'000'000;
+  Observed observed(options);
+  observed.add(queue);
+  observed.refresh();
+  auto random = random_numbers(19);
+  for (const uint64_t blocks :
+       {uint64_t{20}, 65'536 + random() % 100, 65'536 * 2 + random() % 30'000, uint64_t{30}}) {
+    for (const uint64_t end = queue.posted + blocks; queue.posted < end;) {
+      queue.post(random() % 8 == 0);
+      queue.ring_doorbell();
+      while (queue.posted - queue.completed > 100) {
+        // Of those that make room, the last one completes.
+        for (int i = 0; i < 80 && queue.completed + 2 < queue.posted; ++i)
+          queue.complete_unsignaled();
+        queue.complete_next();
+      }
+    }
+    observed.look();
+    observed.look();
+  }
+  observed.end_all();
+  const Verdict verdict = compare(queue);
+  CHECK(verdict.seen + verdict.missed == posted_of(queue));
+  CHECK(verdict.missed > 65'536 * 3);
+  for (const sigma_ring& ring : Records::get().rings) CHECK_FALSE(ring.flags & SIGMA_RING_MODULO);
 }
 
 TEST_CASE("a queue without a doorbell record is followed by its completions") {
