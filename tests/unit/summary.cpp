@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/human.h"
+#include "bpf/records.h"
 #include "catch.h"
 #include "output/coverage.h"
 #include "output/tee.h"
