@@ -441,7 +441,7 @@ TESTS = {
     "rocshmem": Test(f"rocshmem {PACED}", told(None), origin="command", initiator=""),
     "rocshmem_wraps": Test(f"rocshmem {STARTED}", told(None), origin="command", initiator=""),
     "rocshmem_unpaced": Test("rocshmem --operations 6000 --depth 128", told(None), origin="command", initiator=""),
-    **{f"{model}_snapshot": Test(f"{model} {STARTED}", told(5), {**SNAPSHOTS, **STALLS})
+    **{f"{model}_snapshot": Test(f"{model} {PACED}", told(5), SNAPSHOTS)
        for model in ("nvshmem", "doca", "ucx_gda", "deepep", "mooncake")},
     **{f"{model}_stalls": Test(f"{model} {PACED}", told(3), STALLS)
        for model in ("nvshmem", "doca", "ucx_gda", "deepep", "mooncake")},
