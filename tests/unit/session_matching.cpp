@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The matching rules, as a table of scripts. One statement per ';':
-//   qp N [all] [cqs]   creates QP N (all: sq_sig_all; cqs: its two sides have different CQs)
+//   qp N [all] [cqs] [efa]  creates QP N (all: sq_sig_all; cqs: its two sides have different CQs;
+//                      efa: by that driver, whose requests complete in any order)
 //   old N              QP N, older than the attach, is seen
 //   ready N            ... goes to RTS before our eyes
 //   s N W / u N W      posts a send with wr_id W, signalled / unsignalled
@@ -104,6 +105,25 @@ constexpr Row kRows[] = {
      "old 1; ready 1; u 1 0; s 1 0; c 1 0; u 1 0; c 1 0; u 1 0; c 1 0; end",
      "s1:0 inf? s1:0 ok? s1:0 ok? s1:0 ok?"},
 
+    // EFA.
+    {"in any order each completes by itself",
+     "qp 1 efa; s 1 1; s 1 2; s 1 3; c 1 2; c 1 3; c 1 1; end", "s1:2 ok s1:3 ok s1:1 ok"},
+    {"... and what is overtaken stays open", "qp 1 efa; s 1 1; s 1 2; s 1 3; c 1 3; s 1 4; c 1 2; end",
+     "s1:3 ok s1:2 ok s1:1 open s1:4 open"},
+    {"... without a flag as well", "qp 1 efa all; u 1 1; u 1 2; c 1 2; c 1 1; end",
+     "s1:2 ok s1:1 ok"},
+    {"... receives too", "qp 1 efa; r 1 1; r 1 2; cr 1 2; cr 1 1; end", "r1:2 ok r1:1 ok"},
+    {"... an error is of its request alone",
+     "qp 1 efa cqs; s 1 1; s 1 2; s 1 3; e 1 2 12 s; c 1 3; c 1 1; end",
+     "s1:2 err12 s1:3 ok s1:1 ok"},
+    {"... which of equal wr_ids completed is not known",
+     "qp 1 efa; s 1 0; s 1 0; s 1 5; c 1 0; c 1 5; c 1 0; end", "s1:0 ok? s1:5 ok s1:0 ok?"},
+    {"... also after a RESET", "qp 1 efa; s 1 1; reset 1; s 1 2; s 1 3; c 1 3; c 1 2; end",
+     "s1:1 open s1:3 ok s1:2 ok"},
+    {"... and what a pause hid is not taken for another's",
+     "qp 1 efa; s 1 1; pause; resume; s 1 2; s 1 3; c 1 1; c 1 3; end",
+     "s1:1 open s1:1 ok! s1:3 ok? s1:2 open"},
+
     // The governor.
     {"a pause closes, and leaves the queues out of step",
      "qp 1; s 1 1; pause; resume; s 1 0; c 1 1; c 1 0; end", "s1:1 open s1:1 ok! s1:0 ok?"},
@@ -148,11 +168,16 @@ void run(Rig& rig, const std::string& statement) {
   };
   if (verb == "qp") {
     Rig::QpSpec spec;
+    bool efa = false;
     for (const auto& word : options()) {
       spec.sig_all |= word == "all";
       if (word == "cqs") spec.recv_cq = 2;
+      efa |= word == "efa";
     }
-    rig.create_qp(qp, spec);
+    if (efa) spec.type = IBV_QPT_DRIVER;
+    UverbsRecord record = Rig::create_qp_record(qp, spec);
+    if (efa) record.driver(RDMA_DRIVER_EFA);
+    rig.uverbs(record);
   } else if (verb == "old") {
     rig.qp_seen(qp);
   } else if (verb == "ready") {

@@ -143,6 +143,11 @@ std::optional<UverbsFacts> decode_uverbs(const UverbsCommand& command, bool* und
   if (command.header().driver_id == RDMA_DRIVER_MLX5)
     for (const UverbsRow& row : method->mlx5_rows) apply(command, row, mask, facts);
 
+  // SRD delivers out of order (efadv_create_qp_ex(3)), and whether UD of the same device does is
+  // not written anywhere; of either each request completes by itself.
+  facts.any_order = command.header().driver_id == RDMA_DRIVER_EFA &&
+                    facts.object == UverbsObject::qp && facts.action == UverbsAction::create;
+
   if (undecoded != nullptr) *undecoded = !facts.failed && !complete(facts);
   return facts;
 }

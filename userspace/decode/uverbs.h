@@ -61,6 +61,7 @@ struct UverbsFacts {
   std::optional<uint32_t> qp_num;
   std::optional<uint8_t> qp_type, qp_state;
   std::optional<bool> sq_sig_all;
+  bool any_order = false;  // create: requests complete in any order, each by itself (EFA)
   std::optional<uint32_t> send_cq, recv_cq, srq, pd;  // handles
   std::optional<uint32_t> max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
   std::optional<uint32_t> peer_qp_num, path_mtu_bytes, sq_psn, rq_psn, qkey;

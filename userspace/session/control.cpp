@@ -118,6 +118,10 @@ void Control::create_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t n
   qp.info->qp_ptr = facts.user_handle.value_or(0);
   update_attributes(*qp.info, facts);
   if (facts.sq_sig_all) qp.send.set_sq_sig_all(*facts.sq_sig_all);
+  if (facts.any_order) {
+    qp.send.set_any_order();
+    qp.recv.set_any_order();
+  }
   qp.rq_entries = facts.rq_wqe_count.value_or(0);
   qp.srq_handle = facts.srq;
   qp.send_cq_ptr = objects_.cq_ptr(&space, facts.send_cq);

@@ -136,7 +136,7 @@ void Correlator::complete_error(Qp& qp, const sigma_completion& wc) {
   complete_queued(qp, *side, match, wc);
 }
 
-// The matched request completes, and all that were posted before it.
+// The matched request completes, and where the queue completes in order all before it.
 void Correlator::complete_queued(Qp& qp, Queue side, WorkQueue::Match match,
                                  const sigma_completion& wc) {
   if (match.kind == WorkQueue::Match::evicted) return;
@@ -144,6 +144,10 @@ void Correlator::complete_queued(Qp& qp, Queue side, WorkQueue::Match match,
 
   if (side == Queue::send) qp.send_moved_ns = wc.h.time_ns;
   WorkQueue& queue = side == Queue::send ? qp.send : qp.recv;
+  if (match.alone) {
+    queue.bring_forward(match.index);
+    match.index = 0;
+  }
   for (size_t i = 0; i < match.index; ++i) {
     const Pending& passed = queue[0];
     if (!passed.is_operation()) {

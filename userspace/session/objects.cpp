@@ -124,8 +124,9 @@ void Objects::reset_qp(Qp& qp, uint64_t now_ns) {
   qp.info->destroyed_ns = now_ns;
   remember(closed_qps_, std::shared_ptr<const QueuePair>(std::move(qp.info)));
   qp.info = std::move(next);
-  qp.send = WorkQueue(Queue::send);
-  qp.recv = WorkQueue(Queue::recv);
+  const bool any_order = qp.send.any_order();
+  qp.send = WorkQueue(Queue::send, any_order);
+  qp.recv = WorkQueue(Queue::recv, any_order);
   if (qp.info->sq_sig_all) qp.send.set_sq_sig_all(*qp.info->sq_sig_all);
   qp.last_call = {};
   qp.ring = {};

@@ -38,6 +38,10 @@ void WorkQueue::pop_front() {
   ++first_number_;
 }
 
+void WorkQueue::bring_forward(size_t index) {
+  for (; index > 0; --index) std::swap((*this)[index], (*this)[index - 1]);
+}
+
 void WorkQueue::evict_front() {
   if (signalled((*this)[0]).value_or(true)) ++evicted_;
   pop_front();
@@ -63,7 +67,7 @@ size_t WorkQueue::remove_call(uint32_t tid, uint64_t call_ns, uint32_t accepted)
 }
 
 std::optional<bool> WorkQueue::signalled(const Pending& pending) const {
-  if (side_ == Queue::recv || pending.send_flags & IBV_SEND_SIGNALED) return true;
+  if (side_ == Queue::recv || pending.send_flags & IBV_SEND_SIGNALED || any_order_) return true;
   if (pending.source != Source::probe) return false;  // its ring would say so
   return sq_sig_all_;
 }
@@ -85,6 +89,7 @@ bool WorkQueue::contains(uint64_t wr_id) const {
 
 WorkQueue::Match WorkQueue::match_success(uint64_t wr_id) {
   if (excess_ > 0) --excess_;
+  if (any_order_) return match_alone(wr_id);
   return settle(size_ != 0 && certain(0) ? match_in_order(wr_id) : match_by_id(wr_id));
 }
 
@@ -158,8 +163,21 @@ WorkQueue::Match WorkQueue::match_by_id(uint64_t wr_id) {
   return {Match::found, *first, false};
 }
 
+WorkQueue::Match WorkQueue::match_alone(uint64_t wr_id) {
+  const auto i = find(wr_id, 0, size_);
+  if (!i) return settle({});
+  bool several = (*this)[*i].flags & kAmbiguous;
+  for (auto j = find(wr_id, *i + 1, size_); j; j = find(wr_id, *j + 1, size_)) {
+    (*this)[*j].flags |= kAmbiguous;  // its completion may have been this one
+    several = true;
+  }
+  if (!certain(*i) && evidence_.proven()) set_in_step();
+  return {.kind = Match::found, .index = *i, .ambiguous = several || !certain(*i), .alone = true};
+}
+
 WorkQueue::Match WorkQueue::match_error(uint64_t wr_id) {
   const bool was_in_error = std::exchange(in_error_, true);
+  if (any_order_) return match_alone(wr_id);
   Match match;
   if (size_ != 0 && certain(0)) {
     // Which requests can be meant: in the error state the oldest only; else any up to the oldest

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// WorkQueue: the outstanding requests of one send or receive queue that completes in posting order,
-// and the rules by which a completion finds its request. Knows neither records nor sinks.
+// WorkQueue: the outstanding requests of one send or receive queue, and the rules by which a
+// completion finds its request. Knows neither records nor sinks. Queues complete in posting order,
+// except those of set_any_order().
 //
 // Send queues: a success completion belongs to the oldest signalled request; what was posted before
 // it has completed too. In the error state every request, signalled or not, completes by itself and
@@ -18,6 +19,10 @@
 // older than the attach, but not that they were the last: that is no proof of being in step. Nor
 // can the loss of a record be seen in a queue whose requests all have one wr_id; the loss itself is
 // counted elsewhere.
+//
+// Any order. EFA's requests complete one by one as their packets arrive over many paths; none is
+// unsignalled (providers/efa refuses such posts). There a completion belongs to the oldest request
+// of its wr_id, ambiguous where several have it, and says nothing of those before it.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +37,7 @@ namespace sigma {
 
 class WorkQueue {
  public:
-  explicit WorkQueue(Queue side) : side_(side) {}
+  explicit WorkQueue(Queue side, bool any_order = false) : side_(side), any_order_(any_order) {}
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -44,6 +49,8 @@ class WorkQueue {
   // In the middle: behind the first `at`.
   void insert(size_t at, Pending&& pending);
   void pop_front();
+  // Makes the one at `index` the oldest; the others keep their order.
+  void bring_forward(size_t index);
   // The oldest one is given up; its completion, should it come, is then expected.
   void evict_front();
   // Removes the requests of one call from `accepted` on. Returns how many.
@@ -59,6 +66,7 @@ class WorkQueue {
     bool ambiguous = false;
     bool in_error = false;  // before this completion: then all before `index` had their own
     bool by_flag = false;   // ambiguous only as sq_sig_all is unknown: the flagged one was taken
+    bool alone = false;     // any order: those before `index` are still outstanding
   };
   Match match_success(uint64_t wr_id);
   Match match_error(uint64_t wr_id);
@@ -68,6 +76,9 @@ class WorkQueue {
   // Whether a completion of its own is expected; nullopt: not known (sq_sig_all unknown).
   std::optional<bool> signalled(const Pending& pending) const;
   void set_sq_sig_all(bool all) { sq_sig_all_ = all; }
+  // Requests complete in any order, and each by itself.
+  void set_any_order() { any_order_ = true; }
+  bool any_order() const { return any_order_; }
   // As told, or as learnt from completions.
   std::optional<bool> sq_sig_all() const { return sq_sig_all_; }
 
@@ -94,10 +105,12 @@ class WorkQueue {
   Match settle(Match match);
   Match match_in_order(uint64_t wr_id);
   Match match_by_id(uint64_t wr_id);
+  Match match_alone(uint64_t wr_id);
   void learn_signalling(size_t index);
   std::optional<size_t> find(uint64_t wr_id, size_t from, size_t to) const;
 
   Queue side_;
+  bool any_order_;
   bool in_error_ = false;
   bool saw_flagged_ = false;    // a request with IBV_SEND_SIGNALED
   bool assumed_flags_ = false;  // a match was made by_flag
