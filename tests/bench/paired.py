@@ -24,7 +24,6 @@ WAYS = {
     "preload": None,
 }
 LEAST_ROUNDS = 9
-RUN_SECONDS = 0.15
 SPARSE = 4  # ways that are only told of run in every so many rounds
 UNSTEADY = "the machine is too unsteady to resolve it"
 
@@ -88,6 +87,7 @@ class Compared:
 
 class SideBySide:
     FIGURES = ("rate", "cpu_ns", "p50_ns", "p99_ns")
+    TURN_SECONDS = 0.15
 
     def __init__(self, cores, ways, more=(), **job_options):
         self.ways, self.jobs, self.tracers = list(ways), {}, {}
@@ -122,13 +122,18 @@ class SideBySide:
     def untraced(self, **request):
         return self.jobs[self.ways[0]].run(**request)
 
-    def compare(self, seconds, known=0.002, sparse=(), **request):
+    def compare(self, *rounds, **request):
+        """What `rounds` gives, by way."""
+        rounds = self.rounds(*rounds, **request)
+        return {way: self.compared(rounds, way) for way in self.ways}
+
+    def rounds(self, seconds, known=0.002, sparse=(), **request):
         """Rounds for `seconds`, or until the rates' ratios of all but the `sparse` ways are known to that part; but
-        LEAST_ROUNDS. A sparse way runs in every SPARSE-th round only."""
-        request.setdefault("seconds", RUN_SECONDS)
+        LEAST_ROUNDS. A sparse way runs in every SPARSE-th round only. Of each round the results by way."""
+        request.setdefault("seconds", self.TURN_SECONDS)
         for job in self.jobs.values():
             job.run(**request)
-        rounds = []  # of each the results by way
+        rounds = []
         deadline = time.monotonic() + seconds
         while len(rounds) < LEAST_ROUNDS or (time.monotonic() < deadline and not self.is_known(rounds, known, sparse)):
             count = len(rounds)
@@ -138,7 +143,7 @@ class SideBySide:
                 way = ways[(n + count) % len(ways)]
                 self.settle()
                 rounds[-1][way] = self.jobs[way].run(**request)
-        return {way: self.compared(rounds, way) for way in self.ways}
+        return rounds
 
     def series(self, rounds, way, figure, combine):
         return Estimate.of([combine(getattr(results[way], figure), getattr(results[self.ways[0]], figure))

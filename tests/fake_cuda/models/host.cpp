@@ -49,6 +49,8 @@ Options parse_options(int argc, char** argv) {
       options.pace_us = static_cast<unsigned>(number(value));
     else if (!strcmp(name, "--hang-s"))
       options.hang_s = static_cast<unsigned>(number(value));
+    else if (!strcmp(name, "--measured"))
+      options.measured = number(value) != 0;
     else
       require(false, "unknown option %s", name);
   }

@@ -20,8 +20,9 @@ struct Options {
   uint64_t operations = 1000;  // a queue
   uint64_t start = 0;          // index at which they begin: that many WQEBBs of NOPs before
   uint64_t seed = 1;
-  unsigned pace_us = 0;  // between windows
-  unsigned hang_s = 0;   // without progress for so long: say where, and end
+  unsigned pace_us = 0;   // between windows
+  unsigned hang_s = 0;    // without progress for so long: say where, and end
+  bool measured = false;  // operations without end, in turns: measured.h
 };
 Options parse_options(int argc, char** argv);
 

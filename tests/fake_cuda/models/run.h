@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernel.h"
+#include "measured.h"
 
 namespace models {
 
@@ -103,6 +104,14 @@ class Run {
   void run_kernel() {
     const unsigned blocks = options_.queues * options_.posters;
     stack_.launch(blocks, kernel, this);
+    if (options_.measured) {
+      turns_.serve(blocks, ended_, [this] {
+        uint64_t posted = 0;
+        for (const Queue& queue : queues_) posted += queue.posted;
+        return posted;
+      });
+      return stack_.join();
+    }
     uint64_t seen = ~uint64_t{0};
     unsigned idle_ms = 0;
     while (ended_ < blocks) {
@@ -236,7 +245,9 @@ class Run {
                            (poster < options_.operations % options_.posters ? 1 : 0);
     unsigned message = 0;
     Slot slots[kSlots];
-    for (uint64_t left = share; left > 0 && !device.fate.over();) {
+    for (uint64_t left = options_.measured ? ~uint64_t{0} : share;
+         left > 0 && !device.fate.over();) {
+      if (options_.measured && !turns_.wait()) return;
       const auto count = static_cast<unsigned>(std::min<uint64_t>(left, 1 + random.below(kSlots)));
       uint64_t end = 0;
       for (unsigned i = 0; i < count; ++i) {
@@ -290,6 +301,7 @@ class Run {
   std::vector<Queue> queues_;
   std::atomic<unsigned> ended_{0};
   std::atomic<bool> given_up_{false};
+  Turns turns_;
   Buffer heap_;
   ibv_mr* heap_region_ = nullptr;
 };
@@ -297,6 +309,7 @@ class Run {
 template <typename Stack>
 int run_model(int argc, char** argv) {
   const Options options = parse_options(argc, argv);
+  if (options.measured) wait_to_set_up();
   Stack stack;
   stack.open(options);
   printf("stack %s\nmode %s\nseed %llu\n", Stack::kName, options.mode,

@@ -106,7 +106,6 @@ void DeviceQueue::post(bool two_blocks) {
   put32(at(0), static_cast<uint32_t>(wqe.index & 0xffff) << 8 | wqe.raw_opcode);
   wqe.written_ns = now_ns();
   const std::lock_guard hold(lock_);
-  if (!shape_.keep_truth) truth_.clear(), completed_wqes_ = 0;
   truth_.push_back(wqe);
   posted += wqe.blocks;
 }

@@ -29,7 +29,6 @@ struct Shape {
   bool doorbell_record = true;
   uint32_t qp_num = 0x4711;
   sigma_gpu_stack stack = SIGMA_GPU_STACK_UNKNOWN;
-  bool keep_truth = true;  // of all that was posted; else of the last request
 };
 
 class DeviceQueue {

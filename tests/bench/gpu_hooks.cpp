@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// What the preloaded GPU library costs a job: its hooks, in ns a call; and the rate of a thread that
-// posts in the place of a GPU kernel, with the library absent, present without a tracer, and with
-// one, by tier. On the fake CUDA driver: the copies cost what memcpy costs, not what a GPU's do.
+// What the preloaded GPU library's hooks cost a job, in ns a call, on the fake CUDA driver. The first
+// part of `bench gpu`: one JSON object a row on standard output.
 //
-// Each measurement is a process of its own (`bench_gpu --child WHAT`), by turns with and without.
+// Each measurement is a process of its own (`bench_gpu_hooks --child WHAT`), by turns with and
+// without.
 #include <dlfcn.h>
 #include <errno.h>
 #include <sys/ioctl.h>
@@ -12,12 +12,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "cuda_driver.h"
 #include "measure.h"
-#include "reader/device_queue.h"
-#include "reader/reading.h"
 
 namespace {
 
@@ -52,22 +49,9 @@ double hook(const std::string& what) {
   exit(2);
 }
 
-// Posts a second in CPU time of the poster.
-double posts_a_second(const std::string& how) {
-  rig::DeviceQueue queue({.blocks = 1024, .keep_truth = false});
-  rig::Reading reading(queue, how);
-  const double ns = ns_a_call(400'000, [&] {
-    queue.post();
-    queue.ring_doorbell();
-    queue.complete_next();
-  });
-  return 1e9 / ns;
-}
-
 int child(const std::string& what) {
   if (!start_driver()) return 1;
-  const bool is_job = what == "absent" || what == "tier3" || what == "tier5";
-  std::printf("%.6g\n", is_job ? posts_a_second(what) : hook(what));
+  std::printf("%.6g\n", hook(what));
   return 0;
 }
 
@@ -77,7 +61,7 @@ double run_child(const char* what, bool with_library) {
   FILE* out = popen(command.c_str(), "r");
   double value = 0;
   if (!out || std::fscanf(out, "%lf", &value) != 1 || pclose(out) != 0) {
-    std::fprintf(stderr, "bench_gpu: a child failed: %s\n", command.c_str());
+    std::fprintf(stderr, "bench_gpu_hooks: a child failed: %s\n", command.c_str());
     exit(1);
   }
   return value;
@@ -103,32 +87,9 @@ void hooks() {
   }
 }
 
-// `first`, with or without the library, against absent.
-void job(const char* name, const char* how, bool with_library, bool has_target, double seconds) {
-  std::vector<double> ratios;
-  const uint64_t end = bench::now_ns() + static_cast<uint64_t>(seconds * 1e9);
-  bench::Estimate of;
-  for (size_t n = 0; n < 21 || bench::now_ns() < end; ++n) {
-    const double a = n % 2 ? run_child(how, with_library) : 0;
-    const double absent = run_child("absent", false);
-    ratios.push_back((n % 2 ? a : run_child(how, with_library)) / absent);
-    of = bench::estimate(ratios);
-    if (n >= 21 && of.uncertainty() < 0.005) break;
-  }
-  char text[96];
-  std::snprintf(text, sizeof text, "95%% between %.4f and %.4f, %zu pairs", of.low, of.high, of.n);
-  const bool narrow = of.high - of.low < 0.01;
-  row(name, of.median, "of the rate without", has_target ? "1" : "null",
-      !has_target || (narrow && of.low <= 1 && of.high >= 1), text);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc == 3 && std::strcmp(argv[1], "--child") == 0) return child(argv[2]);
   hooks();
-  job("job_a_a", "absent", false, false, 30);
-  job("job_present", "absent", true, true, 90);
-  job("job_traced_tier3", "tier3", true, false, 30);
-  job("job_traced_tier5", "tier5", true, false, 30);
 }
