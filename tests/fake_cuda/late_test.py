@@ -23,7 +23,7 @@ Test = collections.namedtuple("Test", "origin initiator environment")
 
 
 class Late(traced_test.Traced):
-    def run(self, build):
+    def run(self, build, more):
         devices = os.path.join(self.base, "devices")
         os.mkdir(devices)
         connectx_tree.make_tree(devices, ["ib"])

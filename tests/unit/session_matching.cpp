@@ -108,7 +108,8 @@ constexpr Row kRows[] = {
     // EFA.
     {"in any order each completes by itself",
      "qp 1 efa; s 1 1; s 1 2; s 1 3; c 1 2; c 1 3; c 1 1; end", "s1:2 ok s1:3 ok s1:1 ok"},
-    {"... and what is overtaken stays open", "qp 1 efa; s 1 1; s 1 2; s 1 3; c 1 3; s 1 4; c 1 2; end",
+    {"... and what is overtaken stays open",
+     "qp 1 efa; s 1 1; s 1 2; s 1 3; c 1 3; s 1 4; c 1 2; end",
      "s1:3 ok s1:2 ok s1:1 open s1:4 open"},
     {"... without a flag as well", "qp 1 efa all; u 1 1; u 1 2; c 1 2; c 1 1; end",
      "s1:2 ok s1:1 ok"},

@@ -17,7 +17,8 @@ struct RingRig : Rig {
   sigma_ring_origin origin = SIGMA_RING_BY_COMMAND;
   uint8_t tier = SIGMA_TIER_NONE;
 
-  // The records that follow are another reader's: the preloaded library reads a GPU's memory (tier 2).
+  // The records that follow are another reader's: the preloaded library reads a GPU's memory (tier
+  // 2).
   void read_by_library() { origin = SIGMA_RING_BY_LIBRARY, tier = 2; }
   void read_by_observer() { origin = SIGMA_RING_BY_COMMAND, tier = SIGMA_TIER_NONE; }
 
@@ -320,6 +321,23 @@ TEST_CASE("rings: what the library tells behind a DESTROY is of the queue pair t
   CHECK(counters.ring_records_stale == 1);
   CHECK(counters.qps_seen == 1);
   CHECK(counters.qps_older_than_attach == 0);
+}
+
+TEST_CASE("rings: a job that ends before the library told a queue's end leaves it unseen") {
+  RingRig rig;
+  rig.read_by_library();
+  rig.ring(SIGMA_RING_BEGIN, 0);
+  rig.ring_post(RingRig::written(0));
+  rig.ring(SIGMA_RING_STATE, 0, 0, 1);
+  rig.ring_post(RingRig::written(1));
+  const bool traced_to_the_end = GENERATE(false, true);
+  if (traced_to_the_end) rig.process(SIGMA_PROCESS_EXIT, RingRig::kPid);
+  auto& counters = rig.finish();
+  REQUIRE(rig.operations.size() == 2);
+  const auto& observed = *rig.operations[1].qp->observed;
+  CHECK((observed.reason == SIGMA_RING_END_UNSEEN) == traced_to_the_end);
+  CHECK(observed.posted == (traced_to_the_end ? 2 : 1));
+  CHECK(counters.ring_ends_unseen == (traced_to_the_end ? 1 : 0));
 }
 
 TEST_CASE("rings: what a second reader tells of a life is refused, whoever is the first") {

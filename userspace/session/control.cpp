@@ -105,7 +105,8 @@ void Control::on_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t now_n
     case UverbsAction::modify:
       return modify_qp(space, facts, now_ns);
     case UverbsAction::destroy:
-      if (Qp* qp = objects_.find_qp_by_handle(space, *facts.handle)) objects_.destroy_qp(*qp, now_ns);
+      if (Qp* qp = objects_.find_qp_by_handle(space, *facts.handle))
+        objects_.destroy_qp(*qp, now_ns);
       return;
     case UverbsAction::none:
       return;

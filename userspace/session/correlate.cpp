@@ -204,9 +204,21 @@ void Correlator::end_life(Qp& qp) {
   for (Batch& batch : batches_)
     if (batch.active && batch.qp == &qp) drop(batch, &Counters::staged_unresolved);
   close(qp);
+  if (qp.info->destroyed_ns) miss_end(qp);
   if (qp.has_operations && connected(*qp.info) && !qp.info->peer_qp_num)
     ++counters_.qps_peer_unknown;
   qp.has_operations = false;
+}
+
+// The preloaded library tells each queue's end, unless the job ended before its reader came to it.
+void Correlator::miss_end(Qp& qp) {
+  if (!qp.ring.active || qp.ring.reader != RingReader::library || qp.ring.ended) return;
+  qp.ring.ended = true;
+  if (!qp.info->observed) qp.info->observed.emplace();
+  Observed& observed = *qp.info->observed;
+  observed.reason = SIGMA_RING_END_UNSEEN;
+  observed.posted = std::max(observed.posted, observed.seen + observed.missed);
+  ++counters_.ring_ends_unseen;
 }
 
 void Correlator::close(Srq& srq) {

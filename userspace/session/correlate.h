@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Correlator: posts and completions to operations, of the queue pairs whose records it is given (those
-// with its number, Qp::shard). Keeps staged batches aside until they are committed, asks the queue which
-// request a completion belongs to (work_queue.h, shared_queue.h), and gives the sink each operation
-// exactly once. The queue of each record is found before (session.cpp).
+// Correlator: posts and completions to operations, of the queue pairs whose records it is given
+// (those with its number, Qp::shard). Keeps staged batches aside until they are committed, asks the
+// queue which request a completion belongs to (work_queue.h, shared_queue.h), and gives the sink
+// each operation exactly once. The queue of each record is found before (session.cpp).
 //
 // Errors: of a completion with an error status only wr_id, status, vendor_err and qp_num are used.
 // Which side it is of is told by the CQ where the two sides have different ones, else by the wr_id,
@@ -45,7 +45,8 @@ class Correlator {
   bool has_batch(const sigma_post_result& result);
   // Null: a straggler of a queue pair that has ended.
   void on_completion(Qp* qp, const sigma_completion& wc);
-  // One that tells no queue pair: `several` queues could have had it. Null: none, or any of several.
+  // One that tells no queue pair: `several` queues could have had it. Null: none, or any of
+  // several.
   void on_completion_of(Qp* qp, Queue side, bool several, const sigma_completion& wc);
 
   // What was read from rings (rings.cpp).
@@ -55,8 +56,10 @@ class Correlator {
   void on_ring_gap(Qp& qp, const sigma_ring_gap& gap);
 
   // Reports what is pending as unfinished; the queue goes on. `qps_peer_unknown` is counted here.
+  // `destroyed_ns` is set where the queue pair itself has ended, not only the trace.
   void end_life(Qp& qp);
   void close(Qp& qp);
+  void miss_end(Qp& qp);
   void close(Srq& srq);
   // The governor stopped looking: what is pending closes, and the queue is out of step.
   void interrupt(Qp& qp);

@@ -140,8 +140,8 @@ void Objects::destroy_qp(Qp& qp, uint64_t now_ns) {
 }
 
 void Objects::end_qp(Qp& qp, uint64_t now_ns) {
-  on_end_.qp(qp, now_ns);
   if (!qp.info->destroyed_ns) qp.info->destroyed_ns = now_ns;
+  on_end_.qp(qp, now_ns);
   leave_space(qp);
   remember(closed_qps_, std::shared_ptr<const QueuePair>(qp.info));
   ++generation_;
