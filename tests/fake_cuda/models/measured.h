@@ -72,7 +72,7 @@ class Turns {
 
  private:
   enum : uint32_t { kClosed, kOpen, kEnded };
-  static constexpr unsigned kOnsetUs = 5000;  // until the rate is steady
+  static constexpr unsigned kOnsetUs = 20'000;  // until the rate is steady: readers had slept
 
   void set(uint32_t state) {
     state_.store(state, std::memory_order_release);
