@@ -211,7 +211,7 @@ class Comparison:
     def blocks(self, key, what):
         """Of its send ring, over all lives: "seen", or "missed" in gaps."""
         return sum(qp["observed"]["blocks_" + what] for qp in self.trace.meta["qps"]
-                   if qp["observed"] and (qp["pid"], int(qp["device"].rsplit("_", 1)[1]), qp["qp_num"]) == key)
+                   if qp["observed"] and (qp["pid"], device_index(qp), qp["qp_num"]) == key)
 
     def compare_blocks(self, key, fetched, missed):
         """Seen and missed is what was posted, those included that are no operations."""
