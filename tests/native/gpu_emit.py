@@ -55,6 +55,8 @@ class Job:
 def attach(job, *arguments, **more):
     tracer = Attach(PROGRAM, "--pid", str(job.popen.pid), "--budget", "off", *arguments, **more)
     try:
+        # The library may know of it before the tracer has come to this process, which must not end until then.
+        tracer.says("attached|waiting for it")
         wait_for(lambda: job.tracers() > 0 or tracer.popen.poll() is not None, "the library learns of the tracer")
         assert tracer.popen.poll() is None, "the tracer has ended"
     except BaseException:
