@@ -37,7 +37,10 @@ enum sigma_ring_mode {
   SIGMA_RING_SNAPSHOT, /* read once, at the end or at a hang */
   SIGMA_RING_SETUP,    /* not read at all: only its attributes are known */
 };
-#define SIGMA_RING_END_UNSEEN "its end was not seen" /* `reason` of an END: `posted` may be short */
+/* What `reason` says of the ring itself; all else is why it is read in this mode or tier. */
+#define SIGMA_RING_END_UNSEEN "its end was not seen" /* END: `posted` may be short */
+#define SIGMA_RING_HUNG "hung" /* posted, not completed, and unmoved; until another record says more */
+#define SIGMA_RING_MOVES "moving again"
 enum sigma_initiator { SIGMA_INITIATOR_UNKNOWN, SIGMA_INITIATOR_CPU, SIGMA_INITIATOR_GPU };
 #define SIGMA_TIER_NONE 0xff /* no GPU-initiated queue; else 0 to 5, design section 7 */
 

@@ -331,14 +331,15 @@ uint64_t Sampler::look() {
     if (!watched_[i].here || watched_[i].gpu < 0 || !send.begun()) continue;
     deferred |= send.deferred_ns() != 0;
     if (i < kProgress) std::atomic_ref(progress_[i]).store(send.seen() + send.missed());
-    const bool stuck = send.mode() != SIGMA_RING_SETUP && send.stuck_ns(now) >= options_.hang_ns;
+    if (send.mode() == SIGMA_RING_SETUP) continue;  // given up: as it was when last looked at
+    const bool stuck = send.stuck_ns() >= options_.hang_ns;
     if (stuck && !send.hung) {
       send.hung = true;
       send.want_snapshot();
-      send.state(SIGMA_RING_STATE, "hung", out_);
+      send.state(SIGMA_RING_STATE, SIGMA_RING_HUNG, out_);
     } else if (!stuck && send.hung) {
       send.hung = false;
-      send.state(SIGMA_RING_STATE, "moving again", out_);
+      send.state(SIGMA_RING_STATE, SIGMA_RING_MOVES, out_);
     }
   }
   out_.flush();

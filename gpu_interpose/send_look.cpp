@@ -297,6 +297,7 @@ bool SendLook::on_completion(uint16_t counter, bool in_order) {
   completed_ = position + 1;
   any_completed_ = true;
   completions_lost_ = false;
+  moved_ns_ = larger(moved_ns_, looked_ns);
   return true;
 }
 
@@ -345,7 +346,7 @@ void SendLook::state(uint8_t event, const char* reason, RecordBatch& out) {
   record.origin = SIGMA_RING_BY_LIBRARY;
   record.mode = mode_;
   // A hang is told by every record until the queue moves again.
-  copy_text(record.reason, sizeof record.reason, *reason ? reason : hung ? "hung" : why);
+  copy_text(record.reason, sizeof record.reason, *reason ? reason : hung ? SIGMA_RING_HUNG : why);
   out.add(record, SIGMA_RING);
 }
 

@@ -137,8 +137,11 @@ class SendLook {
   // What was not read is missed. `whole`: there was a last look; else more may have been posted.
   void end(bool whole, uint64_t now_ns, RecordBatch& out);
 
-  // Posted and not completed, and nothing has moved for this long.
-  uint64_t stuck_ns(uint64_t now_ns) const { return pending() ? now_ns - moved_ns_ : 0; }
+  // Posted and not completed, and so long after it had last moved nothing had, as it was looked at:
+  // where nobody looks nothing is known to be stuck.
+  uint64_t stuck_ns() const {
+    return pending() && looked_ns > moved_ns_ ? looked_ns - moved_ns_ : 0;
+  }
   bool hung = false;       // said already
   const char* why = "";    // why this tier: told by every record that has nothing else to say
   uint64_t looked_ns = 0;  // begin of the last look at the doorbell

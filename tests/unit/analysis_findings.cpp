@@ -197,7 +197,7 @@ TEST_CASE("a queue whose reader says that it hangs is named with what is outstan
     auto told = std::make_shared<QueuePair>(job.attributes(each));
     told->observed.emplace();
     told->observed->posted = 103;
-    if (hung && each == qp) told->observed->reason = "hung";
+    if (hung && each == qp) told->observed->hung = true;
     context.queue_pairs.emplace_back(0, told);
   }
   const auto found = findings(report_of(job, context), FindingKind::hang);

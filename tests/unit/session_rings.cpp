@@ -16,6 +16,8 @@ struct RingRig : Rig {
 
   sigma_ring_origin origin = SIGMA_RING_BY_COMMAND;
   uint8_t tier = SIGMA_TIER_NONE;
+  std::string reason;  // of the SIGMA_RINGs that follow
+  uint8_t mode = SIGMA_RING_READ;
 
   // The records that follow are another reader's: the preloaded library reads a GPU's memory (tier
   // 2).
@@ -34,7 +36,8 @@ struct RingRig : Rig {
     record.kind = SIGMA_RING_SEND;
     record.event = static_cast<uint8_t>(event);
     record.origin = static_cast<uint8_t>(origin);
-    record.mode = SIGMA_RING_READ;
+    record.mode = mode;
+    reason.copy(record.reason, sizeof record.reason - 1);
     record.initiator = static_cast<uint8_t>(initiator);
     record.tier = initiator == SIGMA_INITIATOR_GPU ? uint8_t{1} : tier;
     send(record, SIGMA_RING, kPid);
@@ -323,6 +326,85 @@ TEST_CASE("rings: what the library tells behind a DESTROY is of the queue pair t
   CHECK(counters.qps_older_than_attach == 0);
 }
 
+TEST_CASE("rings: what the library tells behind a RESET is of the life before, to its last word") {
+  RingRig rig;
+  rig.read_by_library();
+  rig.ring(SIGMA_RING_BEGIN, 3);
+  const auto post = [&](uint64_t index, uint32_t life) {
+    auto record = RingRig::written(index);
+    record.life = life;
+    rig.ring_post(record);
+  };
+  const auto complete = [&](uint16_t index, uint32_t life) {
+    auto record = RingRig::cqe(index);
+    record.life = life;
+    rig.ring_completion(record);
+  };
+  post(0, 3);
+  rig.set_state(kQp, IBV_QPS_RTS);
+  rig.set_state(kQp, IBV_QPS_RESET);
+  CHECK(rig.operations.empty());  // its completion may come yet
+  const bool reset_again = GENERATE(false, true);
+  rig.set_state(kQp, IBV_QPS_RTS);
+  if (reset_again) {  // before the library came to the first one
+    rig.set_state(kQp, IBV_QPS_RESET);
+    rig.set_state(kQp, IBV_QPS_RTR);
+  }
+  complete(0, 3);
+  post(1, 3);
+  const bool end_lost = GENERATE(false, true);
+  if (!end_lost) rig.ring(SIGMA_RING_END, 3, 0, 2);
+  if (!end_lost) complete(0, 3);
+  const uint32_t next = reset_again ? 5 : 4;
+  rig.ring(SIGMA_RING_BEGIN, next);
+  post(1, 3);  // of the past, and so is its state
+  rig.ring(SIGMA_RING_STATE, 3, 0, 2);
+  post(0, next);
+  complete(0, next);
+  const bool destroyed = GENERATE(false, true);
+  if (destroyed) {
+    rig.destroy_qp(kQp);
+    rig.ring(SIGMA_RING_END, next, 0, 1);
+  }
+  auto& counters = rig.finish();
+  REQUIRE(rig.operations.size() == 3);
+  for (const auto& [at, index, life, finished] :
+       {std::tuple(0, 0, 0u, true), {1, 1, 0u, false}, {2, 0, reset_again ? 2u : 1u, true}}) {
+    const auto& operation = rig.operations[static_cast<size_t>(at)];
+    INFO(at);
+    CHECK(operation.index == static_cast<uint64_t>(index));
+    CHECK(operation.qp->life == life);
+    CHECK(operation.status.has_value() == finished);
+  }
+  CHECK(counters.ring_ends_unseen == end_lost);
+  const auto queues = rig.session.queue_pairs();
+  REQUIRE(queues.size() == (reset_again ? 3u : 2u));
+  const sigma::QueuePair &first = *rig.operations[0].qp, &last = *rig.operations[2].qp;
+  CHECK(first.state == uint8_t{IBV_QPS_RTS});
+  CHECK(last.state == uint8_t{reset_again ? IBV_QPS_RTR : IBV_QPS_RTS});
+  REQUIRE(first.observed);
+  CHECK(first.observed->posted == 2);
+  CHECK(first.observed->end_unseen == end_lost);
+  CHECK(first.destroyed_ns.has_value());
+  CHECK(last.destroyed_ns.has_value() == destroyed);
+}
+
+TEST_CASE("rings: a RESET without a further word of the library's ends with its job") {
+  RingRig rig;
+  rig.read_by_library();
+  rig.ring(SIGMA_RING_BEGIN, 0);
+  rig.ring_post(RingRig::written(0));
+  rig.set_state(kQp, IBV_QPS_RTS);
+  rig.set_state(kQp, IBV_QPS_RESET);
+  if (GENERATE(false, true)) rig.destroy_qp(kQp);
+  if (GENERATE(false, true)) rig.process(SIGMA_PROCESS_EXIT, RingRig::kPid);
+  CHECK(rig.session.queue_pairs().size() == 2);
+  rig.finish();
+  REQUIRE(rig.operations.size() == 1);
+  CHECK(rig.operations[0].qp->life == 0);
+  CHECK(rig.session.queue_pairs().size() == 2);
+}
+
 TEST_CASE("rings: a job that ends before the library told a queue's end leaves it unseen") {
   RingRig rig;
   rig.read_by_library();
@@ -335,9 +417,41 @@ TEST_CASE("rings: a job that ends before the library told a queue's end leaves i
   auto& counters = rig.finish();
   REQUIRE(rig.operations.size() == 2);
   const auto& observed = *rig.operations[1].qp->observed;
-  CHECK((observed.reason == SIGMA_RING_END_UNSEEN) == traced_to_the_end);
+  CHECK(observed.end_unseen == traced_to_the_end);
   CHECK(observed.posted == (traced_to_the_end ? 2 : 1));
   CHECK(counters.ring_ends_unseen == (traced_to_the_end ? 1 : 0));
+}
+
+TEST_CASE("rings: a queue that hung has hung, whatever else is then said of it") {
+  RingRig rig;
+  rig.read_by_library();
+  rig.reason = "not mapped";
+  rig.ring(SIGMA_RING_BEGIN, 0);
+  rig.ring_post(RingRig::written(0));
+  const auto say = [&](sigma_ring_event event, std::string_view reason) {
+    rig.reason = reason;
+    rig.ring(event, 0, 0, 1);
+  };
+  const std::string_view last = GENERATE("killed", "not waited for", "seen", "moves", "given up");
+  say(SIGMA_RING_STATE, SIGMA_RING_HUNG);
+  if (last == "moves") {
+    say(SIGMA_RING_STATE, SIGMA_RING_MOVES);
+    say(SIGMA_RING_END, "not mapped");
+  } else if (last == "given up") {
+    rig.mode = SIGMA_RING_SETUP;
+    say(SIGMA_RING_STATE, "a copy failed");
+  } else if (last != "killed") {
+    say(SIGMA_RING_END, last == "seen" ? SIGMA_RING_HUNG : SIGMA_RING_END_UNSEEN);
+  }
+  rig.process(SIGMA_PROCESS_EXIT, RingRig::kPid);
+  auto& counters = rig.finish();
+  REQUIRE(rig.operations.size() == 1);
+  const auto& observed = *rig.operations[0].qp->observed;
+  INFO(last);
+  CHECK(observed.hung == (last != "moves"));
+  CHECK(observed.reason == (last == "given up" ? "a copy failed" : "not mapped"));
+  CHECK(observed.end_unseen == (last != "seen" && last != "moves"));
+  CHECK(counters.ring_ends_unseen == observed.end_unseen);
 }
 
 TEST_CASE("rings: what a second reader tells of a life is refused, whoever is the first") {

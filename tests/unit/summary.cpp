@@ -276,6 +276,12 @@ TEST_CASE("coverage: says of each queue pair that was read from memory what was 
   add(8, {.mode = SIGMA_RING_SETUP, .reason = "a copy failed"});
   CHECK(ring_statements(qps)[3] == "1 queue pair: not read, known by set-up only: a copy failed");
   qps.pop_back();
+  add(9, {.hung = true, .end_unseen = true, .posted = 3, .seen = 3, .by_margin = 3});
+  const auto hangs = ring_statements(qps);
+  REQUIRE(hangs.size() == 8);
+  CHECK(hangs[4] == "1 queue pair: hung as last looked at: posted, not completed, and unmoved");
+  CHECK(hangs[7] == "mlx5_0 QP 9 of process 4711: 3 of 3 blocks seen, 0 gaps, its end was not seen");
+  qps.pop_back();
   // That the reader was there before a probe's record makes no other kind of queue pair of it.
   add(7, {.posted = 10, .seen = 3, .by_margin = 3}, true);
   CHECK(ring_statements(qps)[0] == "2 queue pairs: posts by probe, completions from memory");

@@ -47,7 +47,6 @@ void add_errors(Report& report, const Rows& rows, const RowNames& names) {
 namespace {
 
 constexpr size_t kHungShown = 4;
-constexpr std::string_view kHung = "hung";  // as who reads a GPU's queue says it (gpu_interpose)
 
 // Queues of which their reader said at the end that they hang: posted to, not completed, unmoved.
 // Who they are, for nothing else is to be said of their requests.
@@ -61,7 +60,7 @@ std::set<std::string> add_hung(Report& report, const Rows& rows, const RowNames&
   const std::vector<PendingOperation> all_pending = rows.pending();
   std::vector<Hung> hung;
   for (const auto& [node, qp] : context.queue_pairs) {
-    if (!qp->observed || qp->observed->reason != kHung) continue;
+    if (!qp->observed || !qp->observed->hung) continue;
     for (const auto& row : rows.rows()) {
       if (!row->qp || row->node != node || row->pid != qp->pid || row->qp->device != qp->device ||
           row->qp->qp_num != qp->qp_num || row->qp->life != qp->life)

@@ -45,7 +45,7 @@ std::string share(uint64_t seen, uint64_t missed) {
 
 std::vector<std::string> ring_statements(std::span<const std::shared_ptr<const QueuePair>> queue_pairs) {
   // By who told of their posts.
-  size_t by_probe = 0, by_both = 0, by_ring = 0, none = 0;
+  size_t by_probe = 0, by_both = 0, by_ring = 0, none = 0, hung = 0;
   std::map<std::string, size_t> unread;  // by reason
   Observed all;
   std::vector<const QueuePair*> incomplete;
@@ -61,11 +61,12 @@ std::vector<std::string> ring_statements(std::span<const std::shared_ptr<const Q
       ++unread[unread.size() < kMaxRingStatements ? ring.reason : std::string()];
     else
       none += !qp->posts_probed && !read;
+    hung += ring.hung;
     all.seen += ring.seen;
     all.missed += ring.missed;
     all.by_margin += ring.by_margin;
     all.by_posterior += ring.by_posterior;
-    if (ring.missed > 0 || ring.modulo) incomplete.push_back(qp.get());
+    if (ring.missed > 0 || ring.modulo || ring.end_unseen) incomplete.push_back(qp.get());
   }
   std::vector<std::string> lines;
   if (by_probe > 0)
@@ -85,18 +86,21 @@ std::vector<std::string> ring_statements(std::span<const std::shared_ptr<const Q
         "posts read from memory{}: {} seen; requests certified by the doorbell's distance: {}, by a later doorbell: {}",
         also, share(all.seen, all.missed), human_count(all.by_margin), human_count(all.by_posterior)));
   }
+  if (hung > 0)
+    lines.push_back(plural(hung, "queue pair") + ": hung as last looked at: posted, not completed, and unmoved");
   std::stable_sort(incomplete.begin(), incomplete.end(), [](const QueuePair* a, const QueuePair* b) {
     return a->observed->missed > b->observed->missed;
   });
   for (size_t i = 0; i < incomplete.size() && i < kMaxRingStatements; ++i) {
     const QueuePair& qp = *incomplete[i];
     const Observed& ring = *qp.observed;
-    lines.push_back(fmt::format("{} QP {} of process {}: {} seen, {}{}", qp.device, qp.qp_num, qp.pid,
+    lines.push_back(fmt::format("{} QP {} of process {}: {} seen, {}{}{}", qp.device, qp.qp_num, qp.pid,
                                 share(ring.seen, ring.missed), plural(ring.gaps, "gap"),
-                                ring.modulo ? ", counts known modulo 65,536 only" : ""));
+                                ring.modulo ? ", counts known modulo 65,536 only" : "",
+                                ring.end_unseen ? ", its end was not seen" : ""));
   }
   if (incomplete.size() > kMaxRingStatements)
-    lines.push_back(plural(incomplete.size() - kMaxRingStatements, "more queue pair") + " with gaps");
+    lines.push_back(plural(incomplete.size() - kMaxRingStatements, "more queue pair") + " not seen whole");
   return lines;
 }
 

@@ -62,6 +62,8 @@ Json observed(const QueuePair& qp) {
           {"mode", word(ring_mode_name(ring.mode))},
           {"tier", number(ring.tier)},
           {"reason", word(ring.reason)},
+          {"hung", ring.hung},
+          {"end_unseen", ring.end_unseen},
           {"blocks_posted", ring.posted},
           {"blocks_seen", ring.seen},
           {"blocks_missed", ring.missed},

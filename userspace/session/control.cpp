@@ -132,9 +132,10 @@ void Control::create_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t n
 void Control::modify_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t now_ns) {
   Qp* qp = objects_.find_qp_by_handle(space, *facts.handle);
   if (qp == nullptr) return;  // older than the attach, and nothing else has named it yet
-  if (facts.qp_state == IBV_QPS_RESET && qp->info->state != IBV_QPS_RESET)
+  if (facts.qp_state == IBV_QPS_RESET && qp->newest().state != IBV_QPS_RESET)
     objects_.reset_qp(*qp, now_ns);
-  update_attributes(*qp->info, facts);
+  update_attributes(qp->newest(), facts);
+  if (qp->next) return;
 
   // RESET to INIT needs a port, RTR to RTS a PSN (IBA 11.2.5.2): before the one nothing can have
   // been posted, before the other nothing sent.
@@ -219,9 +220,9 @@ void Control::on_devx(HandleSpace& space, const DevxFacts& facts, uint64_t now_n
   } else if (facts.action == UverbsAction::modify) {
     Qp* qp = objects_.find_qp_by_handle(space, *facts.handle);
     if (qp == nullptr) return;
-    if (prm.to_state == uint8_t{IBV_QPS_RESET} && qp->info->state != IBV_QPS_RESET)
+    if (prm.to_state == uint8_t{IBV_QPS_RESET} && qp->newest().state != IBV_QPS_RESET)
       objects_.reset_qp(*qp, now_ns);
-    update_attributes(*qp->info, prm);
+    update_attributes(qp->newest(), prm);
   }
 }
 

@@ -216,7 +216,7 @@ void Correlator::miss_end(Qp& qp) {
   qp.ring.ended = true;
   if (!qp.info->observed) qp.info->observed.emplace();
   Observed& observed = *qp.info->observed;
-  observed.reason = SIGMA_RING_END_UNSEEN;
+  observed.end_unseen = true;
   observed.posted = std::max(observed.posted, observed.seen + observed.missed);
   ++counters_.ring_ends_unseen;
 }

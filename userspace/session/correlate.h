@@ -54,6 +54,8 @@ class Correlator {
   void on_ring_post(Qp& qp, const sigma_ring_post& post);
   void on_ring_completion(Qp& qp, const sigma_ring_completion& completion);
   void on_ring_gap(Qp& qp, const sigma_ring_gap& gap);
+  void take_reason(Observed& observed, const sigma_ring& ring);
+  bool is_past(const Qp& qp, RingReader reader, uint32_t life);
 
   // Reports what is pending as unfinished; the queue goes on. `qps_peer_unknown` is counted here.
   // `destroyed_ns` is set where the queue pair itself has ended, not only the trace.

@@ -98,9 +98,16 @@ Qp& Objects::older_life(Device& device, uint32_t qp_num, uint32_t pid, uint64_t 
   return qp;
 }
 
+namespace {
+
+bool has_last_word_to_come(const Qp& qp) {
+  return qp.ring.active && qp.ring.reader == RingReader::library && !qp.ring.ended;
+}
+
+}  // namespace
+
 void Objects::reset_qp(Qp& qp, uint64_t now_ns) {
-  on_end_.qp(qp, now_ns);
-  const QueuePair& old = *qp.info;
+  QueuePair& old = qp.newest();
   auto next = std::make_shared<QueuePair>();
   next->device = old.device;
   next->qp_num = old.qp_num;
@@ -121,25 +128,36 @@ void Objects::reset_qp(Qp& qp, uint64_t now_ns) {
   next->recv_cq = old.recv_cq;
   next->created_ns = now_ns;
 
-  qp.info->destroyed_ns = now_ns;
+  old.destroyed_ns = now_ns;
+  if (qp.next) remember(closed_qps_, std::shared_ptr<const QueuePair>(std::move(qp.next)));
+  qp.next = std::move(next);
+  if (!has_last_word_to_come(qp)) begin_next(qp, now_ns);
+}
+
+void Objects::begin_next(Qp& qp, uint64_t now_ns) {
+  on_end_.qp(qp, now_ns);
   remember(closed_qps_, std::shared_ptr<const QueuePair>(std::move(qp.info)));
-  qp.info = std::move(next);
+  qp.info = std::move(qp.next);
+  qp.next = nullptr;
   const bool any_order = qp.send.any_order();
   qp.send = WorkQueue(Queue::send, any_order);
   qp.recv = WorkQueue(Queue::recv, any_order);
   if (qp.info->sq_sig_all) qp.send.set_sq_sig_all(*qp.info->sq_sig_all);
   qp.last_call = {};
+  const ObservedRing before = std::move(qp.ring);
   qp.ring = {};
+  if (before.reader == RingReader::library) qp.ring.before = before.life;
   qp.has_operations = false;
 }
 
 void Objects::destroy_qp(Qp& qp, uint64_t now_ns) {
-  if (!qp.ring.active || qp.ring.reader != RingReader::library || qp.ring.ended) return end_qp(qp, now_ns);
-  qp.info->destroyed_ns = now_ns;
+  if (!has_last_word_to_come(qp)) return end_qp(qp, now_ns);
+  qp.newest().destroyed_ns = now_ns;
   leave_space(qp);
 }
 
 void Objects::end_qp(Qp& qp, uint64_t now_ns) {
+  if (qp.next) begin_next(qp, now_ns);
   if (!qp.info->destroyed_ns) qp.info->destroyed_ns = now_ns;
   on_end_.qp(qp, now_ns);
   leave_space(qp);
@@ -459,7 +477,10 @@ void Objects::on_process(const sigma_process& record) {
 std::vector<std::shared_ptr<const QueuePair>> Objects::queue_pairs() const {
   std::vector<std::shared_ptr<const QueuePair>> all(closed_qps_.begin(), closed_qps_.end());
   for (const auto& device : devices_)
-    for (const auto& [number, qp] : device->qps) all.push_back(qp->info);
+    for (const auto& [number, qp] : device->qps) {
+      all.push_back(qp->info);
+      if (qp->next) all.push_back(qp->next);
+    }
   return all;
 }
 

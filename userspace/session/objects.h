@@ -71,6 +71,8 @@ struct Srq {
 // One life of a queue pair.
 struct Qp {
   std::shared_ptr<QueuePair> info;
+  // It was reset, and the last word of the ring of `info` is still to come: the life after.
+  std::shared_ptr<QueuePair> next;
   Device* device = nullptr;
   HandleSpace* space = nullptr;  // null: older than the attach, and not yet placed
   uint64_t context = 0;          // struct ibv_context * by which it was first used
@@ -94,6 +96,9 @@ struct Qp {
   uint32_t inherited_by = 0;  // the last child seen to have a copy of it
   bool has_operations = false;
   ShardNumber shard;  // by which its records are matched
+
+  // Of which commands speak.
+  QueuePair& newest() { return next ? *next : *info; }
 };
 
 struct Cq {
@@ -195,10 +200,12 @@ class Objects {
   // An entry of space.qps is of a queue pair that says the same: of that space, with that handle.
   void enter_space(Qp& qp, HandleSpace& space, uint32_t handle);
   void leave_space(Qp& qp);
-  // Ends this life and begins the next, with the attributes of creation.
+  // Ends this life and begins the next, with the attributes of creation. Of a ring that is read inside
+  // the job, which has a last word to come, begin_next() does so when that has come.
   void reset_qp(Qp& qp, uint64_t now_ns);
+  void begin_next(Qp& qp, uint64_t now_ns);
   void end_qp(Qp& qp, uint64_t now_ns);
-  // By its DESTROY: a ring that is read inside the job has a last word to come, and ends with that.
+  // By its DESTROY: likewise.
   void destroy_qp(Qp& qp, uint64_t now_ns);
   void end_cq(HandleSpace& space, uint32_t handle, uint64_t now_ns);
   void end_mr(HandleSpace& space, uint32_t handle, uint64_t now_ns);

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 
 #include "bpf/records.h"
 
@@ -60,6 +61,7 @@ struct ObservedRing {
   RingReader reader = RingReader::none;
   RingReader completions_by[2] = {};
   uint32_t life = 0;         // in the reader's counting
+  std::optional<uint32_t> before;  // the library's, that ended with a reset: no more is said of it
   uint64_t posted_before = 0;  // by the queue pair, in lives of the ring before this one
   uint64_t latest = 0;       // index: the highest one known
   uint64_t read_until = 0;   // index: the ring has told of all before, or that they were missed

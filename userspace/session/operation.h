@@ -48,6 +48,8 @@ struct Observed {
   Initiator initiator = Initiator::unknown;
   std::optional<uint8_t> tier;
   std::string reason;          // why not a better mode or tier
+  bool hung = false;           // as last looked at: posted, not completed, and unmoved for long
+  bool end_unseen = false;     // `posted` may be short
   uint64_t posted = 0;         // by the doorbell record
   uint64_t seen = 0, missed = 0, gaps = 0;
   uint64_t by_margin = 0, by_posterior = 0;  // requests, by the certificate that held

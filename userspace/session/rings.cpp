@@ -110,6 +110,7 @@ Pending pending_of(const sigma_ring_post& post) {
 void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
   const RingReader reader =
       ring.origin == SIGMA_RING_BY_LIBRARY ? RingReader::library : RingReader::observer;
+  if (is_past(qp, reader, ring.life)) return;
   const bool begins = ring.event == SIGMA_RING_BEGIN;
   // One that has told nothing, or no more does, makes room for another.
   const bool free = !qp.ring.active || !qp.ring.told || qp.ring.ended;
@@ -137,12 +138,25 @@ void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
     tell_initiator(qp, ring);
   observed.initiator = initiator_of(ring.initiator);
   if (ring.tier != SIGMA_TIER_NONE) observed.tier = ring.tier;
-  observed.reason.assign(ring.reason, strnlen(ring.reason, sizeof(ring.reason)));
+  take_reason(observed, ring);
   if (begins) return;
-  if (ring.event == SIGMA_RING_END && observed.reason == SIGMA_RING_END_UNSEEN) ++counters_.ring_ends_unseen;
   observed.posted = qp.ring.posted_before + ring.posted;
   observed.modulo |= (ring.flags & SIGMA_RING_MODULO) != 0;
   if (ring.event == SIGMA_RING_END) qp.ring.ended = true;
+}
+
+// What is said of the ring itself takes the place of nothing: a queue that hung as its job was killed
+// has hung, and its end was not seen.
+void Correlator::take_reason(Observed& observed, const sigma_ring& ring) {
+  const std::string_view reason(ring.reason, strnlen(ring.reason, sizeof(ring.reason)));
+  if (ring.event == SIGMA_RING_END && reason == SIGMA_RING_END_UNSEEN) {
+    observed.end_unseen = true;
+    ++counters_.ring_ends_unseen;
+    return;
+  }
+  // Who does not read it any more does not know of it either.
+  if (ring.mode != SIGMA_RING_SETUP) observed.hung = reason == SIGMA_RING_HUNG;
+  if (reason != SIGMA_RING_HUNG && reason != SIGMA_RING_MOVES) observed.reason = reason;
 }
 
 // A queue in host memory may be read before the preloaded library has said that a GPU posts to it.
@@ -155,8 +169,16 @@ void Correlator::tell_initiator(Qp& qp, const sigma_ring& ring) {
   }
 }
 
+// Of a life that ended with a reset; counted.
+bool Correlator::is_past(const Qp& qp, RingReader reader, uint32_t life) {
+  if (reader != RingReader::library || !qp.ring.before || life > *qp.ring.before) return false;
+  ++counters_.ring_records_stale;
+  return true;
+}
+
 // False: of a life that has ended, or by another reader than the life's; counted.
 bool Correlator::is_of_life(Qp& qp, RingReader reader, uint32_t life) {
+  if (is_past(qp, reader, life)) return false;
   if (!qp.ring.active) {  // the record of its begin was lost
     qp.ring.active = true;
     qp.ring.reader = reader;

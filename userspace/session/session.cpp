@@ -25,6 +25,7 @@ struct Session::Impl {
   void on_completion(const sigma_completion& wc);
   void complete_by_cq(const sigma_completion& wc);
   void on_ring(const sigma_ring& ring);
+  void begin_next(Qp& qp, const sigma_ring& ring);
   void on_ring_completion(const sigma_ring_completion& cqe);
   void on_ring_gap(const sigma_ring_gap& gap);
   void on_process(const sigma_process& record);
@@ -48,7 +49,9 @@ struct Session::Impl {
   Qp& place(Qp& qp);  // nothing is under way
   Qp& qp_of_post(const sigma_header& h, uint64_t context, uint32_t qp_num, uint64_t queue_ptr);
   template <typename T>
-  void deliver_ring(const T& record, uint32_t qp_num);
+  Qp& qp_of_ring(const T& record);
+  template <typename T>
+  void deliver_ring(const T& record);
 
   SessionOptions options;
   SessionLimits shard_limits;
@@ -132,7 +135,7 @@ void Session::Impl::dispatch(std::span<const std::byte> record) {
     case SIGMA_COMPLETION:
       return deliver(as<sigma_completion>(record), [&](auto& r) { on_completion(r); });
     case SIGMA_RING_POST:
-      return deliver(as<sigma_ring_post>(record), [&](auto& r) { deliver_ring(r, r.number); });
+      return deliver(as<sigma_ring_post>(record), [&](auto& r) { deliver_ring(r); });
     case SIGMA_RING_COMPLETION:
       return deliver(as<sigma_ring_completion>(record), [&](auto& r) { on_ring_completion(r); });
     case SIGMA_RING_GAP:
@@ -316,14 +319,17 @@ void Session::Impl::complete_by_cq(const sigma_completion& wc) {
 }
 
 template <typename T>
-void Session::Impl::deliver_ring(const T& record, uint32_t qp_num) {
-  Qp* qp = known(record.h.pid, record.context, qp_num);
-  if (qp == nullptr) {
-    sync();
-    qp = &routes.add(record.h.pid, record.context, qp_num,
-                     place(objects.qp_of_ring(record.h.pid, record.context, record.flags & SIGMA_RING_BY_FILE, qp_num)));
-  }
-  hand_over(qp->shard.value_or(0), qp, nullptr, record);
+Qp& Session::Impl::qp_of_ring(const T& record) {
+  if (Qp* qp = known(record.h.pid, record.context, record.number)) return *qp;
+  sync();
+  Qp& qp = objects.qp_of_ring(record.h.pid, record.context, record.flags & SIGMA_RING_BY_FILE, record.number);
+  return routes.add(record.h.pid, record.context, record.number, place(qp));
+}
+
+template <typename T>
+void Session::Impl::deliver_ring(const T& record) {
+  Qp& qp = qp_of_ring(record);
+  hand_over(qp.shard.value_or(0), &qp, nullptr, record);
 }
 
 void Session::Impl::on_ring(const sigma_ring& ring) {
@@ -347,13 +353,25 @@ void Session::Impl::on_ring(const sigma_ring& ring) {
       return;
     }
   }
-  deliver_ring(ring, ring.number);
+  Qp& qp = qp_of_ring(ring);
+  if (qp.next && by_library && ring.event == SIGMA_RING_BEGIN) begin_next(qp, ring);
+  hand_over(qp.shard.value_or(0), &qp, nullptr, ring);
   if (!by_library || ring.event != SIGMA_RING_END) return;
-  Qp* qp = known(ring.h.pid, ring.context, ring.number);
-  if (qp == nullptr || !qp->info->destroyed_ns) return;
+  if (qp.next) return begin_next(qp, ring);
+  if (!qp.info->destroyed_ns) return;
   sync();
   for (const auto& correlator : correlators) correlator->set_record(record_number);
-  objects.end_qp(*qp, ring.h.time_ns);
+  objects.end_qp(qp, ring.h.time_ns);
+}
+
+// A queue pair that was reset: the library has told the end of the life before, or that was lost and it
+// tells of the one after.
+void Session::Impl::begin_next(Qp& qp, const sigma_ring& ring) {
+  sync();
+  const bool over = ring.event == SIGMA_RING_BEGIN ? ring.life > qp.ring.life : qp.ring.ended;
+  if (!over) return;
+  for (const auto& correlator : correlators) correlator->set_record(record_number);
+  objects.begin_next(qp, ring.h.time_ns);
 }
 
 void Session::Impl::on_ring_gap(const sigma_ring_gap& gap) {
@@ -362,7 +380,7 @@ void Session::Impl::on_ring_gap(const sigma_ring_gap& gap) {
     ++counters.records_malformed;
     return;
   }
-  deliver_ring(gap, gap.number);
+  deliver_ring(gap);
 }
 
 void Session::Impl::on_ring_completion(const sigma_ring_completion& cqe) {
@@ -375,7 +393,7 @@ void Session::Impl::on_ring_completion(const sigma_ring_completion& cqe) {
       return;
     }
   }
-  deliver_ring(cqe, cqe.number);
+  deliver_ring(cqe);
 }
 
 // ---- processes and pauses -----------------------------------------------------------------------

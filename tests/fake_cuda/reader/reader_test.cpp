@@ -448,6 +448,41 @@ TEST_CASE("a hang is told with what is pending, and the first error with its syn
   CHECK(completions.back().status == 5);  // IBV_WC_WR_FLUSH_ERR
 }
 
+namespace {
+
+// Looks at a hundred requests for three times as long as a hang takes.
+void look_at_pending(DeviceQueue& queue, SamplerOptions options, bool they_complete) {
+  options.hang_ns = 100'000'000;
+  Records::get().rings.clear();
+  Observed observed(options);
+  observed.add(queue);
+  observed.refresh();
+  for (int i = 0; i < 100; ++i) queue.post();
+  queue.ring_doorbell();
+  observed.look();
+  for (const uint64_t begin = now_ns(); now_ns() - begin < 3 * options.hang_ns; usleep(5000)) {
+    if (they_complete) queue.complete_next();
+    observed.look();
+  }
+  CHECK_FALSE(Records::get().has_state(SIGMA_RING_HUNG));
+}
+
+}  // namespace
+
+TEST_CASE("a queue whose requests complete does not hang, however long it was not posted to") {
+  const Driver driver;
+  DeviceQueue queue({.blocks = 128});
+  look_at_pending(queue, patient(), true);
+}
+
+TEST_CASE("a queue that cannot be looked at is not said to hang") {
+  const Driver driver({{"SIGMA_CUDA_HANG_AFTER", "12"}});
+  DeviceQueue queue({.blocks = 128});
+  SamplerOptions options;
+  options.copy_limit_ns = 1'000'000;
+  look_at_pending(queue, options, false);
+}
+
 TEST_CASE("a copy that never ends costs the reader, and no call of the job") {
   const Driver driver({{"SIGMA_CUDA_HANG_AFTER", "40"}});
   DeviceQueue queue({.blocks = 128});
