@@ -186,8 +186,9 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
     fill_ = cursor_.next != before ? 0.5 : 0;
     return;
   }
-  if (whole_ring_) {
-    whole_ring_ = false;
+  // An owner that keeps an index counts its laps; what is elsewhere in its ring the library has moved.
+  const bool uncounted = !cursor_.counts && consumer == 0;
+  if (std::exchange(whole_ring_, false) && uncounted) {
     fill_ = 1;
     const Remains remains = skip_overwritten(spec_.ring, cursor_, first, second);
     gap(remains.lost, since_left(times), out);
@@ -195,13 +196,13 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
     passed_ = cursor_.next - before;
     return;
   }
-  if (lapped(wanted, second)) {
+  if (uncounted && lapped(wanted, second)) {
     whole_ring_ = true;
     left_since_ns_ = since_left(times).before_ns;
     fill_ = 1;
     return;
   }
-  if (cursor_.counts || consumer != 0) gap(consumed_to(spec_.ring, cursor_, consumer), times, out);
+  if (!uncounted) gap(consumed_to(spec_.ring, cursor_, consumer), times, out);
   if (cursor_.next == 0 && !whole_first_ && cursor_.consumed > spec_.ring.entries / 4 &&
       cursor_.consumed < spec_.ring.entries && wanted.count < spec_.ring.entries) {
     whole_first_ = true;
@@ -328,14 +329,26 @@ void CqReader::end(uint64_t at_ns, RecordBuffer& out) {
   state(SIGMA_RING_END, "", at_ns, out);
 }
 
+// The library's cleaning of the ring may have moved an entry that was read before: over one that was
+// not, which is lost.
+bool CqReader::is_told(const Cqe& cqe, uint64_t position, SendReader* send) {
+  if (is_requester(cqe)) return send != nullptr && !send->completed(cqe.wqe_counter, position);
+  if (spec_.ring.layout != CqLayout::plain || spec_.ring.collapsed) return false;
+  const auto life = send != nullptr ? std::optional(send->life()) : std::nullopt;
+  return told_receives_.again(cqe, life, spec_.ring.entries);
+}
+
 void CqReader::report(const Cqe& cqe, uint64_t position, const LookTimes& times,
                       RecordBuffer& out) {
   const bool requester = is_requester(cqe);
   if (!requester && !is_responder(cqe)) return;
   if (!requester) serves_receives_ = true;
   SendReader* send = find_send_(cqe.qp_num);
-  // The library's cleaning of the ring may have moved an entry that was read before.
-  if (requester && send != nullptr && !send->completed(cqe.wqe_counter, position)) return;
+  if (is_told(cqe, position, send)) {
+    // A send that had been posted before its ring was found is nobody's loss.
+    if (!requester || send->any_completed()) gap(1, times, out, SIGMA_GAP_LAPPED, position + 1);
+    return;
+  }
   ++seen_;
   const RingName of = send != nullptr ? send->name() : RingName{};
   sigma_ring_completion record = completion_record(name(), send != nullptr ? &of : nullptr, cqe, position, times);

@@ -3,7 +3,8 @@
 //
 // Entries stay readable after the owner has consumed them, until the next lap overwrites them. Laps
 // are counted by the consumer index, where the owner keeps it, else by the last entry read
-// (completion_ring.h). No I/O. One thread.
+// (completion_ring.h). An entry that the library has moved into another's place is told once, and
+// the other is a gap (told_receives.h). No I/O. One thread.
 #pragma once
 
 #include <array>
@@ -14,6 +15,7 @@
 #include "observe/output.h"
 #include "observe/ring_specs.h"
 #include "observe/send_reader.h"
+#include "observe/told_receives.h"
 
 namespace sigma {
 
@@ -105,6 +107,7 @@ class CqReader {
   LookTimes since_left(const LookTimes& look) const;
   RingName name() const;
   void report(const Cqe& cqe, uint64_t position, const LookTimes& times, RecordBuffer& out);
+  bool is_told(const Cqe& cqe, uint64_t position, SendReader* send);
   // Of entries before `end`, or before the next one.
   void gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason = SIGMA_GAP_LAPPED,
            uint64_t end = ~uint64_t{0});
@@ -117,6 +120,7 @@ class CqReader {
   uint32_t expected_ = 4;  // entries that the next look may find
   uint64_t first_ = 0, seen_ = 0, missed_ = 0, passed_ = 0;
   double fill_ = 0;
+  ToldReceives told_receives_;
   uint64_t left_since_ns_ = 0;  // what the look before did not get to was there since then; 0: nothing
   bool serves_receives_ = false;
   bool caught_up_ = false;

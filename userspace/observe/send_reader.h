@@ -80,6 +80,7 @@ class SendReader {
 
   // A requester's completion, the entry `cq_index` of its ring. False: one that was told already.
   bool completed(uint16_t counter, uint64_t cq_index);
+  bool any_completed() const { return any_completed_; }
   // How many blocks a completion stands for, where that has always been the same; else 0.
   uint32_t blocks_per_completion() const { return blocks_per_completion_ == kVaries ? 0 : blocks_per_completion_; }
   // The request that the completion with this index is of, if every completion before was this

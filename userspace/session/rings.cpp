@@ -389,6 +389,7 @@ void Correlator::complete_ring_recv(Qp& qp, const sigma_ring_completion& cqe) {
     if (srq == nullptr || cqe.flags & SIGMA_RING_NO_COUNTER)
       return complete_ring_unseen(qp, Queue::recv, cqe);
     const auto match = srq->queue.take_slot(cqe.wqe_counter);
+    if (match.kind == SharedQueue::Match::ambiguous) --pending_;
     if (match.kind != SharedQueue::Match::found) return complete_ring_unseen(qp, Queue::recv, cqe);
     --pending_;
     completed_ = times_.of(*qp.device, cqe);

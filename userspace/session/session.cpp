@@ -28,6 +28,7 @@ struct Session::Impl {
   void begin_next(Qp& qp, const sigma_ring& ring);
   void on_ring_completion(const sigma_ring_completion& cqe);
   void on_ring_gap(const sigma_ring_gap& gap);
+  void miss_completions(uint32_t pid);
   void on_process(const sigma_process& record);
   void on_window(const sigma_window& window);
 
@@ -94,7 +95,12 @@ Session::Impl::Impl(std::span<OperationSink* const> sinks, SessionOptions sessio
   }
   // Whatever ends a queue, its outstanding requests are reported first.
   objects.set_on_end({
-      .qp = [this](Qp& qp, uint64_t) { correlator_of(qp).end_life(qp); },
+      .qp =
+          [this](Qp& qp, uint64_t) {
+            correlator_of(qp).end_life(qp);
+            // Its unpolled receives give their slots back in an order of their own (shared_queue.h).
+            if (Srq* srq = qp.info->has_srq ? objects.srq_of(qp) : nullptr) srq->queue.forget_slots();
+          },
       .srq = [this](Srq& srq, uint64_t) { correlators[srq.shard.value_or(0)]->close(srq); },
   });
   if (several)
@@ -375,12 +381,23 @@ void Session::Impl::begin_next(Qp& qp, const sigma_ring& ring) {
 }
 
 void Session::Impl::on_ring_gap(const sigma_ring_gap& gap) {
-  if (gap.kind == SIGMA_RING_CQ) return;  // its reader's totals say it as well: on_ring
+  if (gap.kind == SIGMA_RING_CQ) return miss_completions(gap.h.pid);
   if (gap.kind != SIGMA_RING_SEND) {
     ++counters.records_malformed;
     return;
   }
   deliver_ring(gap);
+}
+
+// How many is told by the reader's totals as well: on_ring.
+void Session::Impl::miss_completions(uint32_t pid) {
+  bool any = false;
+  objects.for_each_srq([&](const Srq& srq) { any |= srq.pid == pid; });
+  if (!any) return;
+  sync();
+  objects.for_each_srq([&](Srq& srq) {
+    if (srq.pid == pid) srq.queue.forget_slots();
+  });
 }
 
 void Session::Impl::on_ring_completion(const sigma_ring_completion& cqe) {

@@ -95,7 +95,18 @@ void SharedQueue::set_slots(uint32_t slots) {
   sequence_ = slots;
 }
 
+void SharedQueue::forget_slots() {
+  if (takes_slot_.empty()) return;
+  slots_forgotten_ = true;
+  takes_slot_.clear();
+  by_number_.clear();
+}
+
 SharedQueue::Match SharedQueue::take_slot(uint16_t ring_slot) {
+  if (slots_forgotten_ && size_ != 0) {
+    pop_front();
+    return {.kind = Match::ambiguous};
+  }
   if (ring_slot >= takes_slot_.size()) return {};
   const uint64_t number = std::exchange(takes_slot_[ring_slot], sequence_++);
   const uint32_t* slot = by_number_.find(number);

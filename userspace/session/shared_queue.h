@@ -31,7 +31,7 @@ class SharedQueue {
   struct Match {
     enum Kind : uint8_t {
       found,      // `pending` holds the request
-      ambiguous,  // one of several
+      ambiguous,  // one of several, or by a slot that is no longer known
       none,       // of a request that was not seen
       evicted,    // of one that was given up by evict_front, and reported then
     } kind = none;
@@ -44,11 +44,15 @@ class SharedQueue {
   // mlx5 keeps the free slots in a list: at first all of them in order, then each as its receive is
   // polled. So the n-th post takes the n-th slot of that sequence, whenever it comes.
   void set_slots(uint32_t slots);
+  // From here on the sequence is not known: a completion was missed, or the library has put slots
+  // back in another order. Which request completes then stays unknown: take_slot() takes the oldest.
+  void forget_slots();
   bool contains(uint64_t wr_id) { return by_id_.find(wr_id) != nullptr; }
 
   // Requests that we do not know of may be outstanding: see WorkQueue.
   void set_out_of_step() {
     in_step_ = false;
+    slots_forgotten_ = false;
     takes_slot_.clear();
     by_number_.clear();
   }
@@ -77,6 +81,7 @@ class SharedQueue {
   FlatMap<uint32_t> by_number_;     // only with set_slots()
   std::vector<uint64_t> takes_slot_;  // by ring slot: the number of the post that takes it next
   uint64_t sequence_ = 0;           // of slots, so far
+  bool slots_forgotten_ = false;    // all outstanding requests are known, but not their slots
   uint64_t evicted_ = 0;
   bool in_step_ = true;
   IdEvidence evidence_;

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// A completion ring that queue pairs share, and one of them is destroyed: the library moves the others'
+// unpolled entries up over its own. A model of device, owner and library, and the reader beside them.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "catch.h"
+#include "cqe_writer.h"
+#include "observe/cq_reader.h"
+
+namespace {
+
+using sigma::CqeBytes;
+using sigma::CqeFields;
+using sigma::LookTimes;
+using sigma::RecordBuffer;
+using sigma::RingBytes;
+
+constexpr uint32_t kEntries = 32;
+constexpr uint32_t kOwner = 7, kCq = 3;
+
+class SharedCq {
+ public:
+  SharedCq() : memory_(kEntries * 64) {
+    for (uint32_t slot = 0; slot < kEntries; ++slot) entry(slot)[63] = std::byte{MLX5_CQE_INVALID << 4};
+  }
+
+  bool is_full() const { return produced_ - consumed_ == kEntries; }
+  void complete(const CqeFields& fields) {
+    const CqeBytes bytes = image_of(fields, produced_ / kEntries & 1);
+    std::copy(bytes.begin(), bytes.end(), entry(produced_).begin());
+    ++produced_;
+  }
+  void poll() {
+    if (consumed_ < produced_) ++consumed_;
+  }
+  // What the library does once the queue pair is gone: from the newest entry back to the oldest that is
+  // not polled, the others' are put as many places further on as it has found of that one's.
+  void clean(uint32_t qp_num) {
+    uint64_t end = consumed_, removed = 0;
+    while (end < consumed_ + kEntries && is_there(end)) ++end;
+    for (uint64_t at = end; at > consumed_; --at) {
+      const auto from = entry(at - 1);
+      if (qp_of(at - 1) == qp_num) {
+        ++removed;
+      } else if (removed > 0) {
+        const auto to = entry(at - 1 + removed);
+        const std::byte owner = to[63] & std::byte{1};
+        std::copy(from.begin(), from.end(), to.begin());
+        to[63] = (to[63] & std::byte{0xfe}) | owner;
+      }
+    }
+    consumed_ += removed;
+  }
+
+  std::vector<std::byte> copy(uint64_t first, uint64_t count) const {
+    std::vector<std::byte> bytes;
+    for (uint64_t i = first; i < first + count; ++i) {
+      const auto* at = memory_.data() + i % kEntries * 64;
+      bytes.insert(bytes.end(), at, at + 64);
+    }
+    return bytes;
+  }
+  uint64_t produced() const { return produced_; }
+  uint64_t consumed() const { return consumed_; }
+
+ private:
+  std::span<std::byte, 64> entry(uint64_t position) {
+    return std::span<std::byte, 64>(memory_.data() + position % kEntries * 64, 64);
+  }
+  bool is_there(uint64_t position) {
+    const auto own = std::to_integer<uint8_t>(entry(position)[63]);
+    return own >> 4 != MLX5_CQE_INVALID && (own & 1) == (position / kEntries & 1);
+  }
+  uint32_t qp_of(uint64_t position) {
+    const auto at = entry(position);
+    return std::to_integer<uint32_t>(at[57]) << 16 | std::to_integer<uint32_t>(at[58]) << 8 |
+           std::to_integer<uint32_t>(at[59]);
+  }
+
+  std::vector<std::byte> memory_;
+  uint64_t produced_ = 0, consumed_ = 0;
+};
+
+// One completion, by what its record says: errors have no stamp, but a counter of their own in their life.
+using Told = std::tuple<uint32_t, uint32_t, uint16_t, uint64_t>;  // queue pair, life, counter, stamp
+
+struct Model {
+  explicit Model(uint32_t seed) : random(seed) {
+    sigma::CqSpec spec;
+    spec.owner = {.pid = kOwner, .context = 1, .by_file = false, .number = kCq};
+    spec.ring_addr = 0x1000;
+    spec.ring = {.entries = kEntries, .entry_bytes = 64};
+    reader = std::make_unique<sigma::CqReader>(spec, 0, [this](uint32_t qp_num) {
+      const auto it = queues.find(qp_num);
+      return it == queues.end() ? nullptr : it->second.get();
+    });
+    for (int i = 0; i < 4; ++i) create();
+  }
+
+  void create() {
+    sigma::SendSpec spec;
+    spec.owner = {.pid = kOwner, .context = 1, .by_file = false, .number = next_number++};
+    spec.blocks = 64;
+    queues[spec.owner.number] =
+        std::make_unique<sigma::SendReader>(spec, 0, sigma::SendReader::Mode::read, false);
+  }
+  // A receive from a shared queue, a send, or an error, of any queue pair.
+  void complete(bool errors) {
+    if (ring.is_full()) return;
+    auto it = queues.begin();
+    std::advance(it, random() % queues.size());
+    const bool error = errors && random() % 8 == 0;
+    CqeFields fields;
+    fields.opcode = error ? MLX5_CQE_RESP_ERR : random() % 3 ? MLX5_CQE_RESP_SEND : MLX5_CQE_REQ;
+    fields.qp_num = it->first;
+    fields.timestamp = ++stamp;
+    if (fields.opcode == MLX5_CQE_REQ) {
+      fields.wqe_counter = sends[it->first]++;
+    } else {
+      fields.wqe_counter = error ? flushed[it->first]++ : static_cast<uint16_t>(random() % 4);  // slots come again
+    }
+    if (error) fields.syndrome = MLX5_CQE_SYNDROME_WR_FLUSH_ERR;
+    if (error) fields.timestamp = 0;
+    ring.complete(fields);
+    truth.insert({fields.qp_num, fields.opcode, fields.wqe_counter, fields.timestamp});
+  }
+  void look() {
+    now += 1000;
+    const LookTimes times{now - 1000, now};
+    const auto wanted = reader->wanted(false);
+    const auto bytes = ring.copy(wanted.first, wanted.count);
+    const RingBytes copy{std::span<const std::byte>(bytes)};
+    const auto consumer = static_cast<uint32_t>(ring.consumed());
+    if (reader->has_news(wanted, copy))
+      reader->on_copies(wanted, copy, copy, consumer, times, out);
+    else
+      reader->on_nothing(consumer);
+  }
+  // As the command begins, by BPF.
+  void last_look() {
+    const uint64_t first = reader->next() - std::min<uint64_t>(reader->next(), 7);
+    const auto bytes = ring.copy(first, kEntries);
+    reader->on_last(first, RingBytes{std::span<const std::byte>(bytes)}, static_cast<uint32_t>(ring.consumed()),
+                    {now, now + 10}, out);
+  }
+  // More comes in before the device has heard of it, of the one that goes as well.
+  void destroy(bool errors) {
+    last_look();
+    auto it = queues.begin();
+    std::advance(it, random() % queues.size());
+    for (uint32_t n = random() % 6; n > 0; --n) complete(errors);
+    if (random() % 4 == 0) look();
+    ring.clean(it->first);
+    if (random() % 2) look();  // and before the reader hears of it
+    queues.erase(it);
+    create();
+  }
+
+  void hear() {
+    std::vector<RecordBuffer::Run> runs;
+    out.take(runs);
+    for (const auto& run : runs)
+      RecordBuffer::for_each(run.bytes, [&](std::span<const std::byte> record) {
+        const auto type = reinterpret_cast<const sigma_header*>(record.data())->type;
+        if (type == SIGMA_RING_GAP) missed += reinterpret_cast<const sigma_ring_gap*>(record.data())->count;
+        if (type != SIGMA_RING_COMPLETION) return;
+        const auto& cqe = *reinterpret_cast<const sigma_ring_completion*>(record.data());
+        const Told completion{cqe.number, cqe.raw_opcode, cqe.wqe_counter, cqe.nic_stamp};
+        CHECK(truth.contains(completion));
+        CHECK(told.insert(completion).second);
+        ++count;
+      });
+  }
+
+  std::mt19937 random;
+  SharedCq ring;
+  std::map<uint32_t, std::unique_ptr<sigma::SendReader>> queues;
+  std::map<uint32_t, uint16_t> sends, flushed;
+  std::unique_ptr<sigma::CqReader> reader;
+  RecordBuffer out;
+  std::set<Told> truth, told;
+  uint64_t count = 0, missed = 0, stamp = 100, now = 1'000'000;
+  uint32_t next_number = 0x80;
+};
+
+}  // namespace
+
+TEST_CASE("observe: an entry that the library has moved is told once, and the one under it is missed") {
+  Model model(1);
+  const auto receive = [&](uint32_t qp_num) {
+    const CqeFields fields{.opcode = MLX5_CQE_RESP_SEND, .qp_num = qp_num, .timestamp = ++model.stamp};
+    model.ring.complete(fields);
+    model.truth.insert({qp_num, fields.opcode, fields.wqe_counter, fields.timestamp});
+  };
+  for (const uint32_t qp_num : {0x82u, 0x83u}) receive(qp_num);
+  model.last_look();
+  receive(0x80);  // while its queue pair is being destroyed
+  receive(0x80);
+  model.ring.clean(0x80);
+  for (int i = 0; i < 3; ++i) model.look();
+  receive(0x83);
+  for (int i = 0; i < 3; ++i) model.look();
+  model.hear();
+  CHECK(model.count == 3);
+  CHECK(model.missed == 2);
+  CHECK(model.reader->next() == 5);
+}
+
+TEST_CASE("observe: no completion is told twice, whatever is destroyed meanwhile (seeded)") {
+  uint64_t missed = 0, count = 0;
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    INFO("seed " << seed);
+    Model model(seed);
+    for (int turn = 0; turn < 400; ++turn) {
+      const uint32_t what = model.random() % 64;
+      if (what < 24) model.complete(seed % 2);
+      else if (what < 44) model.ring.poll();
+      else if (what < 62) model.look();
+      else model.destroy(seed % 2);
+    }
+    for (int i = 0; i < 40; ++i) model.look();
+    model.hear();
+    CHECK(model.count + model.missed == model.reader->next());
+    CHECK(model.reader->next() == model.ring.produced());
+    missed += model.missed;
+    count += model.count;
+  }
+  CHECK(missed > 100);
+  CHECK(count > 10'000);
+}

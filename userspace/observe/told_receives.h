@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Receives that the reader of a completion ring has told of, to know one again that comes a second
+// time. When a queue pair is destroyed or reset, libmlx5 takes its entries out of the ring and moves
+// unpolled ones of others, which stand before them, into their places (rdma-core,
+// providers/mlx5/cq.c, __mlx5_cq_clean). One that was read before then stands where another has not
+// been read. Sends are known again by their index, which only grows; a receive's is a slot that is
+// used again and again, so it is known by all that its entry says, the device's stamp above all.
+//
+// Memory: 8 bytes a receive, of the newest kMost at most. One thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "decode/cqe.h"
+
+namespace sigma {
+
+class ToldReceives {
+ public:
+  static constexpr size_t kMost = 1 << 16;
+
+  // True: it was told. Else it is from now on. `entries`: of the ring, which holds no more of them;
+  // `life`: of its queue pair's ring, empty if nobody knows it.
+  bool again(const Cqe& cqe, std::optional<uint32_t> life, uint32_t entries) {
+    // Errors have no stamp: of two lives they may be the same in every bit.
+    const bool known = cqe.has_timestamp ? cqe.timestamp != 0 : cqe.status != 0 && life;
+    if (!known) return false;
+    const uint64_t mark = mark_of(cqe, cqe.has_timestamp ? 0 : *life);
+    // The device stamps entries as it writes them: mostly one is newer than all before.
+    const bool newest = cqe.has_timestamp && cqe.timestamp > newest_;
+    if (newest) newest_ = cqe.timestamp;
+    if (!newest && std::find(marks_.begin(), marks_.end(), mark) != marks_.end()) return true;
+    note(mark, std::min<size_t>(entries, kMost));
+    return false;
+  }
+
+ private:
+  static uint64_t mark_of(const Cqe& cqe, uint32_t life) {
+    uint64_t mark = cqe.timestamp;
+    const auto add = [&](uint64_t value) {  // SplitMix64, by S. Vigna
+      mark += value + 0x9e3779b97f4a7c15;
+      mark = (mark ^ mark >> 30) * 0xbf58476d1ce4e5b9;
+      mark = (mark ^ mark >> 27) * 0x94d049bb133111eb;
+      mark ^= mark >> 31;
+    };
+    add(uint64_t{cqe.qp_num} << 32 | cqe.srqn_uidx);
+    add(uint64_t{cqe.wqe_counter} << 32 | cqe.bytes);
+    add(uint64_t{cqe.imm} << 32 | cqe.source_qp);
+    add(uint64_t{life} << 32 | uint64_t{cqe.raw_opcode} << 16 | uint64_t{cqe.syndrome} << 8 | cqe.vendor_err);
+    return mark;
+  }
+
+  void note(uint64_t mark, size_t most) {
+    if (marks_.size() < most) return marks_.push_back(mark);
+    if (next_ >= marks_.size()) next_ = 0;
+    marks_[next_++] = mark;
+  }
+
+  std::vector<uint64_t> marks_;
+  size_t next_ = 0;  // the oldest, once there are as many as are kept
+  uint64_t newest_ = 0;
+};
+
+}  // namespace sigma
