@@ -5,11 +5,11 @@
 
 #include "bpf/maps.h"
 
-static __noinline void emit_context(__u64 id, __u64 context, __u32 kind) {
+SIGMA_VERIFIED_ONCE int emit_context(__u64 id, __u64 context, __u32 kind) {
   struct sigma_totals* totals = totals_of_cpu();
-  if (!totals) return;
+  if (!totals) return 0;
   struct sigma_context* record = reserve(totals, sizeof(*record));
-  if (!record) return;
+  if (!record) return 0;
   fill_header(&record->h, SIGMA_CONTEXT, sizeof(*record), id, bpf_ktime_get_ns());
   record->context = context;
   record->kind = kind;
@@ -23,6 +23,7 @@ static __noinline void emit_context(__u64 id, __u64 context, __u32 kind) {
   if (read_user(totals, &cmd_fd, sizeof(cmd_fd), context + SIGMA_IBV_CONTEXT_CMD_FD))
     record->cmd_fd = cmd_fd;
   submit(record);
+  return 0;
 }
 
 /* Reports the context when new. `hooked`: seen at the hook on its commands. True: it is known to
@@ -48,7 +49,7 @@ static __always_inline bool same_queue_pair(const struct sigma_queue_pair* known
 }
 
 /* Notes what was read, and reports it when new. */
-static __noinline int note_queue_pair(__u64 id, __u64 qp_ptr, const struct sigma_ibv_qp* qp,
+SIGMA_VERIFIED_ONCE int note_queue_pair(__u64 id, __u64 qp_ptr, const struct sigma_ibv_qp* qp,
                                       __u32 as_of, __u32 target_flags) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !qp) return 0;

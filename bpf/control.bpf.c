@@ -15,7 +15,7 @@
  * mlx5: where the doorbell record of a new queue pair is, so that the first post to it already has
  * its index. What else there is to know of the queue pair is read at that post.
  */
-static __noinline int note_doorbell(const struct draft* draft, __u64 id) {
+SIGMA_VERIFIED_ONCE int note_doorbell(const struct draft* draft, __u64 id) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !draft || !draft->qp_ptr || !draft->qp_num_at || !draft->driver_at) return 0;
   struct sigma_queue_pair_key key = {.tgid = tgid_of(id), .qp_ptr = draft->qp_ptr};
@@ -28,7 +28,7 @@ static __noinline int note_doorbell(const struct draft* draft, __u64 id) {
 }
 
 /* The command that `call` began has returned. */
-static __noinline int emit_command(const struct sigma_call* call, __u64 header, __s32 result,
+SIGMA_VERIFIED_ONCE int emit_command(const struct sigma_call* call, __u64 header, __s32 result,
                                    __u32 flags) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !call) return 0;
@@ -131,7 +131,8 @@ static __noinline int execute_exit(__s32 result) {
   struct sigma_call call = *slot;
   slot->call_ns = 0;
   see_context(hit.id, call.object, true);
-  return emit_command(&call, call.argument + SIGMA_COMMAND_BUFFER_HDR, result, 0);
+  emit_command(&call, call.argument + SIGMA_COMMAND_BUFFER_HDR, result, 0);
+  return 0;
 }
 
 SEC("uprobe") int execute_ioctl(struct pt_regs* ctx) {
@@ -185,7 +186,8 @@ static __noinline int kernel_exit(__s32 result) {
   if (!slot) return 0;
   struct sigma_call call = *slot;
   slot->call_ns = 0;
-  return emit_command(&call, call.argument, result, SIGMA_UVERBS_KERNEL);
+  emit_command(&call, call.argument, result, SIGMA_UVERBS_KERNEL);
+  return 0;
 }
 
 SEC("fentry/ib_uverbs_ioctl")

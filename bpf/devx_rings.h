@@ -25,12 +25,13 @@ struct {
   __type(value, struct umem);
 } ring_umems SEC(".maps");
 
-/* DEVX_UMEM REG has returned. */
-static __noinline int note_umem(__u32 tgid, __u64 ucontext, __u64 id_at, const struct umem* umem) {
+/* DEVX_UMEM REG has returned. The pair by value: 6.1 takes a map's new value from the stack or a map only. */
+SIGMA_VERIFIED_ONCE int note_umem(__u32 tgid, __u64 ucontext, __u64 id_at, __u64 addr, __u64 length) {
   struct sigma_totals* totals = totals_of_cpu();
   struct sigma_ring_key key = {.tgid = tgid, .ucontext = ucontext};
-  if (!totals || !umem || !read_user(totals, &key.handle, sizeof(key.handle), id_at)) return 0;
-  bpf_map_update_elem(&ring_umems, &key, umem, BPF_ANY);
+  struct umem umem = {.addr = addr, .length = length};
+  if (!totals || !read_user(totals, &key.handle, sizeof(key.handle), id_at)) return 0;
+  bpf_map_update_elem(&ring_umems, &key, &umem, BPF_ANY);
   return 0;
 }
 
@@ -51,7 +52,7 @@ static __always_inline __u32 prm_bits(struct sigma_totals* totals, __u64 command
 
 /* The address of `bytes` at an offset (64 bits at `offset_at`) in a umem (32 bits at `id_at`); 0: not
  * in memory that was seen being registered. */
-static __noinline __u64 umem_place(const struct sigma_ring_key* object, __u64 command, __u32 id_at,
+SIGMA_VERIFIED_ONCE __u64 umem_place(const struct sigma_ring_key* object, __u64 command, __u32 id_at,
                                    __u32 offset_at, __u64 bytes) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !object) return 0;
@@ -73,7 +74,7 @@ static __always_inline __u32 devx_ring_kind(struct sigma_totals* totals, __u64 c
 }
 
 /* Fills in the slot of a ring that `command` has made. */
-static __noinline int place_devx_ring(const struct sigma_ring_key* object, __u64 command,
+SIGMA_VERIFIED_ONCE int place_devx_ring(const struct sigma_ring_key* object, __u64 command,
                                       struct sigma_ring_slot* slot) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !object || !slot) return 0;

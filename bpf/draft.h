@@ -48,7 +48,7 @@ static __always_inline bool is_pointer(const struct sigma_uverbs_attr* attr) {
 }
 
 /* Copies one attribute and its payload into the draft. */
-static __noinline int add_attribute(struct draft* draft, __u64 attrs, __u32 i) {
+SIGMA_VERIFIED_ONCE int add_attribute(struct draft* draft, __u64 attrs, __u32 i) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !draft || i >= SIGMA_UVERBS_MAX_ATTRS) return 0;
   struct sigma_uverbs_attr attr = {};

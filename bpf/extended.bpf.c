@@ -294,7 +294,7 @@ static __always_inline bool end_batch(struct pt_regs* ctx, __u16 outcome) {
   return true;
 }
 
-static __noinline int batch_refused(__s32 error) {
+SIGMA_VERIFIED_ONCE int batch_refused(__s32 error) {
   struct sigma_hit hit;
   struct sigma_call* call = recall(&hit, SIGMA_FN_WR_COMPLETE);
   if (!call) return 0;

@@ -17,6 +17,13 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
+/*
+ * A function that the verifier checks once, by itself, and not anew in each state of each of its
+ * callers ("global": since 5.6, with pointers to memory of a known size, which it must take for
+ * NULL, since 5.12). Weak: each of the linked objects brings it along.
+ */
+#define SIGMA_VERIFIED_ONCE __weak __noinline
+
 #define SIGMA_KERNEL_TYPE __attribute__((preserve_access_index))
 
 struct inode {

@@ -200,7 +200,7 @@ struct sigma_hit {
 };
 
 /* Does the current process meet what user space selects by? */
-static inline __noinline int is_selected(void) {
+SIGMA_VERIFIED_ONCE int is_selected(void) {
   const volatile struct sigma_selection* selection = &config.selection;
   if (tgid_of(bpf_get_current_pid_tgid()) == selection->except_tgid) return 0;
   if (selection->by_uid && (__u32)bpf_get_current_uid_gid() != selection->uid) return 0;
@@ -222,7 +222,7 @@ static inline __noinline int is_selected(void) {
   return 1;
 }
 
-static inline __noinline int emit_process(__u32 kind, __u32 child, __s32 exit_code) {
+SIGMA_VERIFIED_ONCE int emit_process(__u32 kind, __u32 child, __s32 exit_code) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals) return 0;
   struct sigma_process* record = reserve(totals, sizeof(*record));
@@ -239,7 +239,7 @@ static inline __noinline int emit_process(__u32 kind, __u32 child, __s32 exit_co
 }
 
 /* Makes the current process a target if it is selected, and tells user space of it. */
-static inline __noinline int admit_selected(void) {
+SIGMA_VERIFIED_ONCE int admit_selected(void) {
   if (!is_selected()) return 0;
   __u32 tgid = tgid_of(bpf_get_current_pid_tgid());
   struct sigma_target fresh = {};

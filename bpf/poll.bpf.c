@@ -14,7 +14,7 @@ struct batch {
   __u32 n;
 };
 
-static __noinline int completion(const struct batch* batch, __u32 i) {
+SIGMA_VERIFIED_ONCE int completion(const struct batch* batch, __u32 i) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !batch) return 0;
   struct sigma_ibv_wc wc;
@@ -53,7 +53,7 @@ static long completion_step(__u64 i, void* data) {
   return 0;
 }
 
-static __noinline int completions(__s32 n) {
+SIGMA_VERIFIED_ONCE int completions(__s32 n) {
   struct sigma_hit hit;
   struct sigma_call* call = recall(&hit, SIGMA_FN_POLL_CQ);
   if (!call) return 0;

@@ -158,7 +158,7 @@ static __always_inline void fill_fields(struct sigma_completion* record,
   }
 }
 
-static __noinline int completion_at(__u64 function, __u32 layout_number) {
+SIGMA_VERIFIED_ONCE int completion_at(__u64 function, __u32 layout_number) {
   struct sigma_hit hit;
   struct sigma_call* call = recall(&hit, function);
   if (!call) return 0;

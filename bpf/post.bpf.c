@@ -108,7 +108,7 @@ static __always_inline void count_tail(struct tail* tail) {
 
 /* Emits the request at walk->wr and moves on. `last`: the walk ends here even if the list goes on.
  */
-static __noinline int post_one(struct walk* walk, __u16 position, bool last) {
+SIGMA_VERIFIED_ONCE int post_one(struct walk* walk, __u16 position, bool last) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !walk) return 0;
 
@@ -190,10 +190,11 @@ static __always_inline void walk_list(struct walk* walk) {
   }
 }
 
-static __noinline int remember_post(const struct walk* walk, __u64 function, __u64 bad_wr,
+SIGMA_VERIFIED_ONCE int remember_post(const struct walk* walk, __u64 function, __u64 bad_wr,
                                     __u32 target_flags) {
-  struct sigma_hit hit = {.id = walk->id, .totals = totals_of_cpu()};
-  if (!hit.totals) return 0;
+  struct sigma_hit hit = {.totals = totals_of_cpu()};
+  if (!hit.totals || !walk) return 0;
+  hit.id = walk->id;
   struct sigma_call call = {.call_ns = walk->call_ns,
                             .object = walk->queue_ptr,
                             .context = walk->context,
@@ -245,7 +246,7 @@ static __always_inline bool return_is_probed(struct pt_regs* ctx) {
          (bpf_get_attach_cookie(ctx) & SIGMA_COOKIE_CHECKED);
 }
 
-static __noinline int refused(__u64 function, __u32 queue, __s32 error) {
+SIGMA_VERIFIED_ONCE int refused(__u64 function, __u32 queue, __s32 error) {
   struct sigma_hit hit;
   struct sigma_call* call = recall(&hit, function);
   if (!call) return 0;

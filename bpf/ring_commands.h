@@ -18,7 +18,7 @@ static __always_inline struct ring_command command_of(const struct draft* draft,
 /* ---- at a command's return ---- */
 
 /* A ring has been made: its place is noted for the day it ends. */
-static __noinline int note_ring(struct draft* draft, __u64 id) {
+SIGMA_VERIFIED_ONCE int note_ring(struct draft* draft, __u64 id) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !draft) return 0;
   struct sigma_uverbs* uverbs = &draft->uverbs;
@@ -85,18 +85,16 @@ static __noinline int note_ring(struct draft* draft, __u64 id) {
   return 0;
 }
 
-static __noinline int note_registration(const struct draft* draft, __u64 id) {
+SIGMA_VERIFIED_ONCE int note_registration(const struct draft* draft, __u64 id) {
   if (!draft || draft->uverbs.object_id != SIGMA_UVERBS_OBJECT_DEVX_UMEM ||
       draft->uverbs.method_id != SIGMA_UVERBS_METHOD_DEVX_UMEM_REG)
     return 0;
-  struct umem umem = {.addr = devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_UMEM_ADDR),
-                      .length = devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_UMEM_LEN)};
-  return note_umem(tgid_of(id), draft->uverbs.ucontext,
-                   devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_UMEM_ID), &umem);
+  return note_umem(tgid_of(id), draft->uverbs.ucontext, devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_UMEM_ID),
+                   devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_UMEM_ADDR), devx_data(draft, SIGMA_UVERBS_ATTR_DEVX_UMEM_LEN));
 }
 
 /* QPs to RESET by verbs. */
-static __noinline int is_reset(__u64 core) {
+SIGMA_VERIFIED_ONCE int is_reset(__u64 core) {
   struct sigma_totals* totals = totals_of_cpu();
   __u32 mask = 0;
   __u8 state = 0xff;
@@ -107,7 +105,7 @@ static __noinline int is_reset(__u64 core) {
 }
 
 /* How a command that has returned ends a ring, or would have: enum sigma_drain_reason; 0: not at all. */
-static __noinline int ended_by(const struct draft* draft, __u32* handle) {
+SIGMA_VERIFIED_ONCE int ended_by(const struct draft* draft, __u32* handle) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !draft || !handle) return 0;
   __u32 object = draft->uverbs.object_id, method = draft->uverbs.method_id;
@@ -135,7 +133,7 @@ static __noinline int ended_by(const struct draft* draft, __u32* handle) {
 }
 
 /* The object is gone for good: user space gives the ring's slot back, once it has had the last copy. */
-static __noinline int note_gone(struct draft* draft, __u64 id) {
+SIGMA_VERIFIED_ONCE int note_gone(struct draft* draft, __u64 id) {
   if (!draft) return 0;
   __u32 handle = 0;
   if (ended_by(draft, &handle) != SIGMA_DRAIN_DESTROY) return 0;
@@ -148,7 +146,7 @@ static __noinline int note_gone(struct draft* draft, __u64 id) {
 }
 
 /* The command has failed, and its ring goes on: it was copied, and is read again from there. */
-static __noinline int note_not_ended(const struct draft* draft, __u64 id) {
+SIGMA_VERIFIED_ONCE int note_not_ended(const struct draft* draft, __u64 id) {
   if (!draft) return 0;
   __u32 handle = 0, reason = ended_by(draft, &handle);
   if (!reason) return 0;
@@ -163,7 +161,7 @@ static __noinline int note_not_ended(const struct draft* draft, __u64 id) {
 /* A completion ring goes on in another buffer, one entry further on: the device has written one more
  * to the old one, to say so. Read by the reader as soon as it has taken in the old one's copy and knows
  * of this buffer (`life`); if it ends before that, it is copied like any. */
-static __noinline int note_resize(const struct draft* draft, __u64 id) {
+SIGMA_VERIFIED_ONCE int note_resize(const struct draft* draft, __u64 id) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !draft) return 0;
   if (draft->uverbs.object_id != SIGMA_UVERBS_OBJECT_DEVICE ||
@@ -195,7 +193,7 @@ static __noinline int note_resize(const struct draft* draft, __u64 id) {
 
 /* A ring ends, or is about to be emptied. A queue pair takes its completion rings' new entries
  * along: the library clears them of its own afterwards. */
-static __noinline int end_ring(const struct ring_command* command, __u32 handle, __u32 reason) {
+SIGMA_VERIFIED_ONCE int end_ring(const struct ring_command* command, __u32 handle, __u32 reason) {
   if (!command) return 0;
   __u64 name = command->ucontext;
   __u32 number = ring_slot_of(command->tgid, name, handle);
@@ -211,7 +209,7 @@ static __noinline int end_ring(const struct ring_command* command, __u32 handle,
 }
 
 /* RESET to INIT: the library has zeroed the doorbell record since, and a new life begins. */
-static __noinline int renew_ring(const struct ring_command* command, __u32 handle) {
+SIGMA_VERIFIED_ONCE int renew_ring(const struct ring_command* command, __u32 handle) {
   if (!command) return 0;
   __u32 number = ring_slot_of(command->tgid, command->ucontext, handle);
   struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
@@ -223,7 +221,7 @@ static __noinline int renew_ring(const struct ring_command* command, __u32 handl
 }
 
 /* One of the first attributes of a command that begins. `n`: how many it has so far. */
-static __noinline int find_attr(__u64 attrs, __u32 n, __u32 wanted, __u64* data) {
+SIGMA_VERIFIED_ONCE int find_attr(__u64 attrs, __u32 n, __u32 wanted, __u64* data) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !data) return 0;
   for (__u32 i = 0; i < 4; i++) {
@@ -237,7 +235,7 @@ static __noinline int find_attr(__u64 attrs, __u32 n, __u32 wanted, __u64* data)
 }
 
 /* What of the command that begins at `header` ends a ring, or starts it anew. */
-static __noinline int note_ends(const struct ring_command* of, __u64 header, __u32 n) {
+SIGMA_VERIFIED_ONCE int note_ends(const struct ring_command* of, __u64 header, __u32 n) {
   struct sigma_totals* totals = totals_of_cpu();
   if (!totals || !of) return 0;
   __u64 attrs = header + sizeof(struct sigma_ioctl_hdr), data = 0;

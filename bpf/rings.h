@@ -32,7 +32,7 @@ struct {
 __u32 ring_slots_used __weak = 0;
 
 /* The number of a slot that nobody uses, or 0. */
-static inline __noinline __u32 new_ring_slot(__u32 kind, __u32 tgid) {
+SIGMA_VERIFIED_ONCE __u32 new_ring_slot(__u32 kind, __u32 tgid) {
   for (int i = 0; i < 16; i++) {
     __u32 number = __sync_fetch_and_add(&ring_slots_used, 1) %
                        (SIGMA_RING_SLOTS - SIGMA_RING_FOUND_SLOTS - 1) +
@@ -95,7 +95,7 @@ static __always_inline __u32 cq_slot_of(__u32 tgid, __u64 ucontext, __u32 cqn) {
 }
 
 /* The object is gone: its handle and number may be given to another one. The slot that it had, or 0. */
-static __noinline int forget_ring(__u32 tgid, __u64 ucontext, __u32 handle) {
+SIGMA_VERIFIED_ONCE int forget_ring(__u32 tgid, __u64 ucontext, __u32 handle) {
   struct sigma_ring_key key = {.tgid = tgid, .handle = handle, .ucontext = ucontext};
   __u32* known = bpf_map_lookup_elem(&ring_objects, &key);
   if (!known) return 0;
@@ -151,10 +151,10 @@ static __always_inline void fill_drain(struct sigma_ring_drain* record, const st
   record->counted = drain->counted;
 }
 
-static long drain_step(__u64 i, void* data) {
-  struct drain* drain = data;
-  if (drain->done || drain->first >= drain->end) return 1;
+/* 1: there is no more. */
+SIGMA_VERIFIED_ONCE int drain_piece(struct drain* drain) {
   struct sigma_totals* totals = totals_of_cpu();
+  if (!drain || drain->done || drain->first >= drain->end) return 1;
   __u32 stride = drain->stride, entries = drain->entries;
   if (!totals || (stride != 64 && stride != 128) || !entries) return 1;
   __u32 at = drain->first & (entries - 1);
@@ -197,8 +197,12 @@ static long drain_step(__u64 i, void* data) {
   return 0;
 }
 
+static long drain_step(__u64 i, void* data) {
+  return drain_piece(data) != 0;
+}
+
 /* Copies what is new in the ring, and says that this was the last of it. */
-static __noinline int drain_ring(__u32 number, __u32 reason) {
+SIGMA_VERIFIED_ONCE int drain_ring(__u32 number, __u32 reason) {
   struct sigma_totals* totals = totals_of_cpu();
   struct sigma_ring_slot* slot = bpf_map_lookup_elem(&ring_slots, &number);
   if (!totals || !slot || !number || !slot->kind) return 0;
