@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <string>
 #include <thread>
 
+#include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 
 #include "attach/calibrate.h"
@@ -40,6 +43,27 @@ TEST_CASE("each form of link is what was asked for") {
     for (const AttachedProbe& probe : report.attached)
       REQUIRE(probe.form == (probe.at_return ? capture->return_form() : capture->entry_form()));
   }
+}
+
+// What the verifier walked, the kernel's own count (bpf_prog_info.verified_insns, since 5.16). A start costs
+// some microseconds for each; a function that is verified anew in each state of its callers multiplies it.
+TEST_CASE("the programs are cheap to verify") {
+  const auto capture = rig::load(rig::features());
+  uint64_t walked = 0, programs = 0;
+  for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(file, gone) != "anon_inode:bpf-prog") continue;
+    bpf_prog_info info = {};
+    __u32 size = sizeof(info);
+    REQUIRE(bpf_obj_get_info_by_fd(std::stoi(file.path().filename()), &info, &size) == 0);
+    INFO(info.name << ": " << info.verified_insns);
+    CHECK(info.verified_insns > 0);
+    CHECK(info.verified_insns <= 20'000);
+    walked += info.verified_insns;
+    ++programs;
+  }
+  REQUIRE(programs > 20);
+  CHECK(walked <= 100'000);
 }
 
 TEST_CASE("only the target is traced") {
