@@ -17,6 +17,7 @@ same, and the ibv_wr_* API is covered by verbs_job and ibv_rc_pingpong -N.
 from dataclasses import dataclass, field
 
 PERFTEST_PORT = 18515
+RPING_PORT = 7174
 
 
 @dataclass
