@@ -103,6 +103,19 @@ void measure(const char* form, const Features& features, const std::vector<Libra
              !judged || detached < target);
 }
 
+// What a start costs before anything is attached: nearly all of it is the kernel's verifier.
+void measure_load(const Features& features) {
+  std::vector<double> cpu_ms;
+  for (int round = 0; round < 7; round++) {
+    timespec begin, end;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+    if (!Capture::load({.ring_bytes = 1u << 20}, features)) fail("the programs could not be loaded");
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    cpu_ms.push_back(static_cast<double>(end.tv_sec - begin.tv_sec) * 1e3 + static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e6);
+  }
+  bench::row("attach.load", bench::estimate(cpu_ms).median, "ms of CPU to load the programs", -1, true);
+}
+
 // Processes that change their memory map all the time, as an allocator does: a probe that is placed in
 // one of their files keeps them from it for a moment.
 class Crowd {
@@ -192,6 +205,7 @@ int main() {
   bench::row("attach.programs", static_cast<double>(programs.size()), "programs", -1, true);
 
   const Features features = Features::probe();
+  measure_load(features);
   const bool multi = features.uprobe_multi && features.multi_pid_filter;
   if (features.uprobe_session) measure("session", features, plans, multi, 21);
   Features reduced = features;
