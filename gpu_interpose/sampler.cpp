@@ -161,6 +161,7 @@ void Sampler::release_completions(Watched& watched) {
   watched.cq = -1;
   if (slot.look.users == 0 || --slot.look.users > 0) return;
   slot.look.end(out_);
+  slot.planned = false;
   windows_.release(slot.window);
 }
 
@@ -201,12 +202,7 @@ void Sampler::refresh(uint64_t attached_ns) {
                       watched.send.queue().qp_num == queue.qp_num;
     if (i >= used_) used_ = i + 1;
     // Gone without a last look: it was not waited for. With a mark it is being waited for.
-    if (watched.here && (!live || !same) && !marked(i)) {
-      watched.send.end(false, now_ns(), out_);
-      release_completions(watched);
-      close_windows(watched);
-      watched.here = false;
-    }
+    if (watched.here && (!live || !same) && !marked(i)) drop(watched);
     if (live && !watched.here) begin(i, queue, attached_ns);
     if (live && of_device(queue)) ++device_queues_;
   }
@@ -264,6 +260,27 @@ void Sampler::give_up_queue(uint32_t index, const char* reason) {
   if (chosen_) chosen_(index, watched.created_ns, 0, SIGMA_GPU_REASON_GIVEN_UP);
 }
 
+// Its memory cannot be read any more: it was freed past the hooks; or with the queue, and the job had
+// no time to wait for a last look. Such a one was read as it was read, to an end that was not seen.
+void Sampler::lose(uint32_t index, const char* reason) {
+  Watched& watched = watched_[index];
+  watched.looked = watched.told_whole = false;
+  if (marked(index)) return;  // its end is asked for, and comes next
+  sigma_gpu_queue queue;
+  const bool lives = take(index, queue) && queue.state == SIGMA_GPU_QUEUE_LIVE &&
+                     queue.created_ns == watched.created_ns;
+  if (lives) return give_up_queue(index, reason);
+  drop(watched);
+}
+
+// It has ended, and there was no last look.
+void Sampler::drop(Watched& watched) {
+  watched.send.end(false, now_ns(), out_);
+  release_completions(watched);
+  close_windows(watched);
+  watched.here = false;
+}
+
 // After a call that the driver refused: queues whose memory it does not know any more, freed past
 // the hooks or faster than we looked. False: that was not why.
 bool Sampler::drop_gone(int device) {
@@ -280,7 +297,7 @@ bool Sampler::drop_gone(int device) {
     if (!gone(queue.ring_addr, queue.ring_memory) &&
         !gone(queue.doorbell_addr, queue.doorbell_memory) && !gone(queue.cq_addr, queue.cq_memory))
       continue;
-    give_up_queue(i, "its memory is gone");
+    lose(i, "its memory is gone");
     any = true;
   }
   return any;
@@ -308,7 +325,7 @@ void Sampler::drop_faulted(int device) {
     close_windows(watched);
     if (!completions) windows_.release(slot->window);
     sigma_gpu_reason why;
-    if (!open_windows(watched, queue, slot, why)) give_up_queue(i, "its memory is gone");
+    if (!open_windows(watched, queue, slot, why)) lose(i, "its memory is gone");
   }
 }
 

@@ -125,6 +125,8 @@ class Sampler {
   bool drop_gone(int device);
   void give_up(int device, const char* reason);
   void give_up_queue(uint32_t index, const char* reason);
+  void lose(uint32_t index, const char* reason);
+  void drop(Watched& watched);
   bool finish(Gpu& gpu, int device);
   bool look_at(int device, bool last, double& fill);
   bool first_phase(Gpu& gpu, int device, bool last);

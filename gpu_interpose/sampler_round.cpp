@@ -147,8 +147,8 @@ bool Sampler::start_queues(Gpu& gpu, int device) {
       return finish(gpu, device) && false;
     if (!read_doorbell(gpu, watched, watched.doorbell, watched.doorbell_value)) {
       if (watched.doorbell_window) return finish(gpu, device) && false;
-      watched.send.change(0, SIGMA_RING_SETUP, "doorbell unreadable", out_);
       watched.started = true;
+      lose(i, "doorbell unreadable");
       return finish(gpu, device) && false;
     }
     if (!finish(gpu, device)) return false;
@@ -260,7 +260,7 @@ bool Sampler::first_phase(Gpu& gpu, int device, bool last) {
         continue;
       }
       if (gpu.copier.last_error() == cuda::kSuccess) {
-        watched.send.change(0, SIGMA_RING_SETUP, "doorbell unreadable", out_);
+        lose(i, "doorbell unreadable");
         room = true;
         continue;
       }

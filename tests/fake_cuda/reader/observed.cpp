@@ -76,6 +76,10 @@ void Observed::reset(uint32_t i, const DeviceQueue& queue) {
   parts_->batch.flush();
 }
 
+void Observed::destroyed(uint32_t i) {
+  parts_->entries[i].state = SIGMA_GPU_QUEUE_ENDED;
+}
+
 void Observed::leave_device(int device) {
   parts_->sampler->leave_device(device);
 }

@@ -80,6 +80,8 @@ class Observed {
   void end_all();
   // The queue at this place is another life from now on.
   void reset(uint32_t i, const DeviceQueue& queue);
+  // The queue at this place was destroyed, as the registry says; the sampler has not been told.
+  void destroyed(uint32_t i);
   void leave_device(int device);
   // Blocks of the i-th queue that were told, or said to be missed.
   uint64_t told_of(uint32_t i) const;

@@ -397,6 +397,37 @@ TEST_CASE("mapped memory is read without a copy, also after a free beside it") {
     if (ring.kind == SIGMA_RING_SEND && ring.number == queue.shape().qp_num) CHECK(ring.tier == 2);
 }
 
+TEST_CASE("of memory that is gone the reader says whether its queue went with it") {
+  const Driver driver;
+  const bool with_queue = GENERATE(true, false), mapped = GENERATE(true, false);
+  INFO("with its queue " << with_queue << ", mapped " << mapped);
+  Records& records = Records::get();
+  records.posts.clear(), records.gaps.clear(), records.completions.clear(), records.rings.clear();
+  auto queue = std::make_unique<DeviceQueue>(Shape{.blocks = 128});
+  const uint32_t number = queue->shape().qp_num;
+  Observed observed(patient(), mapped);
+  observed.add(*queue);
+  observed.refresh();
+  for (int i = 0; i < 20; ++i) queue->post();
+  queue->ring_doorbell();
+  queue->complete_all();
+  observed.look();
+  queue = nullptr;
+  if (with_queue) observed.destroyed(0);
+  for (int i = 0; i < 3; ++i) observed.look();
+  observed.end_all();
+  std::vector<sigma_ring> told;
+  for (const sigma_ring& ring : records.rings)
+    if (ring.kind == SIGMA_RING_SEND && ring.number == number) told.push_back(ring);
+  REQUIRE_FALSE(told.empty());
+  CHECK(told.back().event == SIGMA_RING_END);
+  CHECK(told.back().tier == (with_queue ? (mapped ? 2 : 3) : 0));
+  CHECK(told.back().mode == (with_queue ? SIGMA_RING_READ : SIGMA_RING_SETUP));
+  CHECK(std::string(told.back().reason) == SIGMA_RING_END_UNSEEN);
+  CHECK(records.has_state("its memory is gone") != with_queue);
+  CHECK(records.posts.size() + records.gaps.size() > 0);
+}
+
 TEST_CASE("a hang is told with what is pending, and the first error with its syndrome") {
   const Driver driver;
   DeviceQueue queue({.blocks = 128});
