@@ -266,7 +266,9 @@ TEST_CASE("rings: requests of a queue that turns out to be a GPU's are its own")
   CHECK(rig.operations[0].initiator == sigma::Initiator::unknown);
   CHECK(rig.operations[1].initiator == sigma::Initiator::gpu);
   CHECK(rig.operations[1].tier == uint8_t{1});
-  CHECK(rig.finish().operations == 2);
+  auto& counters = rig.finish();
+  CHECK(counters.operations == 2);
+  CHECK(counters.initiators_late == 1);
 }
 
 TEST_CASE("rings: an error is told also where it is of a request that moves no data") {

@@ -146,6 +146,14 @@ void Directory::on_state(Qp& qp, uint8_t state, uint64_t now_ns) {
   }
 }
 
+void Directory::on_gpu_ring(uint32_t pid, uint64_t ring_addr, uint32_t number) {
+  for (auto& [key, qp] : qps_) {
+    if (key.file.pid != pid || qp.spec.owner.number != number || qp.spec.ring_addr != ring_addr) continue;
+    qp.spec.initiator = SIGMA_INITIATOR_GPU;
+    qp.spec.tier = 1;
+  }
+}
+
 // ---- queues that were there before --------------------------------------------------------------
 
 void Directory::add_context(uint32_t pid, uint64_t context, const std::string& device) {

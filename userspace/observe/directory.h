@@ -53,6 +53,8 @@ class Directory {
   uint64_t unplaced() const;
   // The preloaded library tells of a ring itself (`kind`: enum sigma_ring_kind): it is none of these.
   void on_told_inside(uint32_t pid, uint8_t kind, uint32_t number);
+  // A GPU posts to this queue, also in the lives that it has after a reset.
+  void on_gpu_ring(uint32_t pid, uint64_t ring_addr, uint32_t number);
 
  private:
   struct File {

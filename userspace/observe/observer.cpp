@@ -242,6 +242,7 @@ bool Observer::on_gpu_ring(const sigma_ring& ring) {
   ++waiting_;
   const std::lock_guard lock(mutex_);
   --waiting_;
+  directory_.on_gpu_ring(ring.h.pid, ring.ring_addr, ring.number);
   const auto it = processes_.find(ring.h.pid);
   return it != processes_.end() &&
          it->second.reader->set_gpu_initiated(ring.ring_addr, ring.number, ring.h.time_ns, marks_);

@@ -63,6 +63,8 @@ Operation& Correlator::begin(Qp* qp, Queue side, uint32_t pid) {
 
 Operation& Correlator::begin(Qp* qp, Queue side, const Pending& pending, const WorkQueue* queue) {
   Operation& operation = begin(qp, side, pending.pid);
+  if (qp != nullptr && pending.source == Source::ring && pending.initiator == Initiator::unknown)
+    ++qp->ring.unsaid;
   operation.tid = pending.tid;
   operation.source = pending.source;
   operation.initiator = pending.initiator;

@@ -67,6 +67,7 @@ struct ObservedRing {
   uint64_t read_until = 0;   // index: the ring has told of all before, or that they were missed
   IndexRanges probed;        // reported, and told by a probe
   uint64_t uncertain = 0;    // likewise, of those whose index is not certain
+  uint64_t unsaid = 0;       // reported, and read before anybody had said who posts to the queue
   // Whose posts are still to come from the ring, oldest first.
   std::deque<sigma_ring_completion> waiting;
 

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "session/correlate.h"
 
@@ -161,6 +162,7 @@ void Correlator::take_reason(Observed& observed, const sigma_ring& ring) {
 
 // A queue in host memory may be read before the preloaded library has said that a GPU posts to it.
 void Correlator::tell_initiator(Qp& qp, const sigma_ring& ring) {
+  counters_.initiators_late += std::exchange(qp.ring.unsaid, 0);
   for (size_t i = 0; i < qp.send.size(); ++i) {
     Pending& pending = qp.send[i];
     if (pending.source == Source::probe || pending.initiator != Initiator::unknown) continue;
