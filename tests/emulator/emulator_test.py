@@ -8,7 +8,6 @@ done exactly what their parameters say, by the oracle's log.
 
 Each test is a row of TESTS: how to run, and a function that judges the run directory.
 """
-import argparse
 import collections
 import os
 import subprocess
@@ -18,6 +17,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import connectx_tree  # noqa: E402
+import named_tests  # noqa: E402
 import oracle  # noqa: E402
 from oracle_invariants import check_invariants, fail, require_equal  # noqa: E402
 
@@ -411,22 +411,7 @@ def execute(name, workloads):
         except SystemExit:
             print(result.stdout)
             raise
-    print(f"{name}: ok")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="?", choices=list(TESTS))
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--workloads", default=".")
-    arguments = parser.parse_args()
-    if arguments.list:
-        print("\n".join(TESTS))
-    elif arguments.name:
-        execute(arguments.name, os.path.abspath(arguments.workloads))
-    else:
-        parser.error("no test named")
 
 
 if __name__ == "__main__":
-    main()
+    named_tests.main(__doc__, TESTS, execute, "workloads")

@@ -3,9 +3,9 @@
 """A job that was started with the preloaded library, and is traced only later: `sigmatrace attach --pid` finds its GPU
 queues, to whom they lead, and tells what is posted from then on.
 
-    late_test.py --build DIR
+    late_test.py --list
+    late_test.py NAME --build DIR
 """
-import argparse
 import collections
 import os
 import signal
@@ -16,39 +16,31 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-import traced_test  # noqa: E402
-from traced_test import EMULATOR, LIMIT_S, Failed, Truth, connectx_tree, differences, oracle, require  # noqa: E402
+from traced_run import BASE, LIMIT_S, Failed, Test, Traced, require  # noqa: E402
+from traced_truth import Truth, differences  # noqa: E402
+import named_tests  # noqa: E402
+import oracle  # noqa: E402
 
-Test = collections.namedtuple("Test", "origin initiator environment")
 
-
-class Late(traced_test.Traced):
-    def run(self, build, more):
-        devices = os.path.join(self.base, "devices")
-        os.mkdir(devices)
-        connectx_tree.make_tree(devices, ["ib"])
-        gpu, connectx = (os.path.join(build, "lib", f"lib{name}.so") for name in ("sigmatrace_gpu", "sigma_connectx"))
+class Late(Traced):
+    def run(self, more):
         pids = os.path.join(self.base, "pids")
-        values = {"LD_PRELOAD": f"{gpu} {connectx}", "LD_LIBRARY_PATH": os.path.join(build, "fake_cuda"),
-                  "SIGMATRACE_GPU_WAIT_MS": "10000"}
-        words = [os.path.join(EMULATOR, "connectx-run"), "--dir", self.directory, "--realtime", "--timeout", str(LIMIT_S), "--pids", pids]
-        words += [word for pair in values.items() for word in ("--env", "=".join(pair))]
-        words += ["--", os.path.join(build, "tests", "models", "nvshmem"), "--operations", "4000", "--pace-us", "2000"]
-        job = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "SIGMA_CONNECTX_LIBRARY": connectx})
+        words, environment = self.tracer("attach")
+        job = subprocess.Popen(self.job(more, ("--pids", pids)), stdout=subprocess.PIPE, text=True, env=environment)
         try:
             said = 0
-            while said < 2:  # the queues are there, and are posted to
+            while said < 2:  # the queues are there
                 line = job.stdout.readline()
                 require(line, "the job ended")
                 said += line.startswith("queue ")
-            time.sleep(0.1)
+            while len({wqe.qpn for wqe in oracle.records(self.directory, {"send_wqe"})}) < 2:  # and each was posted to
+                require(job.poll() is None, "the job ended")
+                time.sleep(0.001)
             with open(pids, encoding="ascii") as file:
                 pid = int(file.read().split()[1])
             os.kill(pid, signal.SIGSTOP)  # a tracer takes its time on a loaded machine
-            words = [self.sigmatrace, "attach", "--pid", str(pid), "--budget", "off", "--ring-size", "64M", "-o", self.trace]
-            attach = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                      env={**os.environ, "SIGMATRACE_SYSFS": os.path.join(devices, "sys"),
-                                           "SIGMATRACE_CLOCK": os.path.join(devices, "clock")})
+            attach = subprocess.Popen([*words, "--pid", str(pid)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      env=environment)
             for line in attach.stdout:
                 print(line, end="")
                 if line.startswith("attached"):
@@ -68,9 +60,9 @@ def judge(run):
     truth = Truth(run.directory)
     gaps, rows = collections.defaultdict(list), collections.defaultdict(dict)
     for gap in run.gaps:
-        gaps[int(gap["pid"]), int(gap["number"])].append((int(gap["first_index"]), int(gap["first_index"]) + int(gap["entries"])))
+        gaps[run.number_of_gap(gap)].append((int(gap["first_index"]), int(gap["first_index"]) + int(gap["entries"])))
     for row in run.rows:
-        number, index = (int(row["pid"]), int(row["qp_num"])), int(row["index"])
+        number, index = run.number_of_row(row), int(row["index"])
         require(index not in rows[number], f"told twice: {row}")
         rows[number][index] = row
         wqe = truth.wqes[number].get(index)
@@ -91,17 +83,16 @@ def judge(run):
         print(f"QP {number[1]}: told from {first} to {max(told)}, of {end}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="sigma-late-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as base:
+TESTS = {"late": Test("nvshmem --operations 4000 --pace-us 2000", judge, {"SIGMATRACE_GPU_WAIT_MS": "10000"})}
+
+
+def execute(name, build):
+    with tempfile.TemporaryDirectory(prefix="sigma-late-", dir=BASE) as base:
         try:
-            judge(Late(os.path.abspath(arguments.build), base, Test("library", "gpu", {})))
+            TESTS[name].judge(Late(build, base, TESTS[name]))
         except Failed as failure:
-            sys.exit(str(failure))
-    print("ok")
+            sys.exit(f"{name}: {failure}")
 
 
 if __name__ == "__main__":
-    main()
+    named_tests.main(__doc__, TESTS, execute)

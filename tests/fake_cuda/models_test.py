@@ -6,7 +6,6 @@ fetched exactly what the model says it posted, in the way in which its stack pos
     models_test.py --list
     models_test.py NAME --models DIR       (the libraries by SIGMA_CONNECTX_LIBRARY and LD_LIBRARY_PATH)
 """
-import argparse
 import collections
 import os
 import re
@@ -17,6 +16,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 EMULATOR = os.path.join(os.path.dirname(HERE), "emulator")
 sys.path.insert(0, EMULATOR)
+import named_tests  # noqa: E402
 import oracle  # noqa: E402
 from oracle_invariants import check_invariants, fail, require_equal  # noqa: E402
 from truth_file import read_truth  # noqa: E402
@@ -320,7 +320,7 @@ def execute(name, models):
         words = [os.path.join(EMULATOR, "connectx-run"), "--dir", directory, "--realtime", "--timeout", str(TIMEOUT_S), *test.device_options]
         words += [word for pair in test.environment.items() for word in ("--env", "=".join(pair))]
         command = [word.replace("{truth}", os.path.join(directory, "truth")) for word in test.command[1:]]
-        words += ["--", os.path.join(os.path.abspath(models), test.command[0]), *command]
+        words += ["--", os.path.join(models, test.command[0]), *command]
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         print(done.stdout)
         require_equal("status", done.returncode, 0)
@@ -332,20 +332,5 @@ def execute(name, models):
         test.judge(run)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="?", choices=list(TESTS))
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--models", default=".")
-    arguments = parser.parse_args()
-    if arguments.list:
-        print("\n".join(TESTS))
-    elif arguments.name:
-        execute(arguments.name, arguments.models)
-        print("ok")
-    else:
-        parser.error("no test named")
-
-
 if __name__ == "__main__":
-    main()
+    named_tests.main(__doc__, TESTS, execute, "models")

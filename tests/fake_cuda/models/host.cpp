@@ -49,6 +49,8 @@ Options parse_options(int argc, char** argv) {
       options.pace_us = static_cast<unsigned>(number(value));
     else if (!strcmp(name, "--hang-s"))
       options.hang_s = static_cast<unsigned>(number(value));
+    else if (!strcmp(name, "--resets"))
+      options.resets = static_cast<unsigned>(number(value));
     else if (!strcmp(name, "--measured"))
       options.measured = number(value) != 0;
     else
@@ -250,13 +252,20 @@ uint32_t Host::create(mlx5dv_devx_obj*& object, const prm_blobs::Blob& command, 
 
 void Host::connect(mlx5dv_devx_obj* qp, const prm_blobs::Connection& connection) {
   for (const auto& command : {prm_blobs::rst2init(connection), prm_blobs::init2rtr(connection),
-                              prm_blobs::rtr2rts(connection)}) {
-    uint8_t answer[16] = {};
-    require(mlx5.mlx5dv_devx_obj_modify(qp, command.data(), command.size(), answer,
-                                        sizeof answer) == 0 &&
-                answer[0] == 0,
-            "a transition failed: status %#x", answer[0]);
-  }
+                              prm_blobs::rtr2rts(connection)})
+    modify(qp, command);
+}
+
+void Host::reset(mlx5dv_devx_obj* qp, uint32_t qpn) {
+  modify(qp, prm_blobs::transition(prm_blobs::k2Rst, qpn).take());
+}
+
+void Host::modify(mlx5dv_devx_obj* qp, const std::vector<uint8_t>& command) {
+  uint8_t answer[16] = {};
+  require(mlx5.mlx5dv_devx_obj_modify(qp, command.data(), command.size(), answer, sizeof answer) ==
+                  0 &&
+              answer[0] == 0,
+          "a transition failed: status %#x", answer[0]);
 }
 
 uint32_t Host::eqn() {

@@ -22,6 +22,7 @@ struct Options {
   uint64_t seed = 1;
   unsigned pace_us = 0;   // between windows
   unsigned hang_s = 0;    // without progress for so long: say where, and end
+  unsigned resets = 0;    // so often all queues are reset, and the operations posted once more
   bool measured = false;  // operations without end, in turns: measured.h
 };
 Options parse_options(int argc, char** argv);
@@ -70,6 +71,9 @@ struct Host {
   void release(Buffer& buffer);
 
   enum class By { dma_buf_only, dma_buf_or_address, address };
+  // To RESET, by command: what the stack keeps in memory it must clear by itself.
+  void reset(mlx5dv_devx_obj* qp, uint32_t qpn);
+  void modify(mlx5dv_devx_obj* qp, const std::vector<uint8_t>& command);
   mlx5dv_devx_umem* umem(const Buffer& buffer, By by, bool offset_form = false);
   ibv_mr* memory_region(const Buffer& buffer, bool by_dma_buf);
 

@@ -95,19 +95,9 @@ struct Job {
 
   // `late`: record and completion show the life before for a while.
   void reset(unsigned i, bool late) {
-    uint8_t answer[16] = {};
-    const auto command = prm_blobs::transition(prm_blobs::k2Rst, stack.objects[i].qpn).take();
-    require(stack.host.mlx5.mlx5dv_devx_obj_modify(stack.objects[i].qp, command.data(),
-                                                   command.size(), answer, sizeof answer) == 0 &&
-                answer[0] == 0,
-            "the reset failed");
-    const auto clear = [&] {
-      stack.devices[i].state->mvars = {};
-      store_record(stack.devices[i].record, 0);
-      memset(stack.objects[i].cq_memory.gpu, 0xff, 64);
-    };
+    stack.host.reset(stack.objects[i].qp, stack.objects[i].qpn);
     if (late) pause_us(20'000);
-    clear();
+    stack.clear(i);
     connect(i);
   }
 

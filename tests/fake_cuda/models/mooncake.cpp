@@ -146,6 +146,12 @@ struct Mooncake : CudaStack {
   void connect(unsigned i, const Peer& peer) {
     host.connect(objects[i].qp, connection_to(host, objects[i].qpn, peer));
   }
+  void reset(unsigned i) {
+    host.reset(objects[i].qp, objects[i].qpn);
+    devices[i].head = 0;
+    store_record(devices[i].record, 0);
+    memset(control.gpu + at[3 * i], 0xff, 64);
+  }
   void publish() {}
   void describe(unsigned i) const {
     describe_queue(i, objects[i].qpn, objects[i].cqn, control.address + at[3 * i + 1],

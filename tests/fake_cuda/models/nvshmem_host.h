@@ -217,6 +217,17 @@ struct NvshmemHost : CudaStack {
     host.connect(objects[i].qp, connection);
   }
 
+  void reset(unsigned i) {
+    host.reset(objects[i].qp, objects[i].qpn);
+    clear(i);
+  }
+  // As of a queue that was never posted to.
+  void clear(unsigned i) {
+    devices[i].state->mvars = {};
+    store_record(devices[i].record, 0);
+    memset(objects[i].cq_memory.gpu, 0xff, 64);
+  }
+
   // Arrays of structures in device memory, copied on a stream of their own.
   void publish() {
     const size_t count = devices.size();

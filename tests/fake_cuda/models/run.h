@@ -4,7 +4,7 @@
 //
 // A Stack has: kName, kSignalsAll, kTrailingNop; kinds() and inline_limit(); create(), connect(),
 // publish(), destroy(); and for each queue a Device with what the device code does: reserve(),
-// submit(), flush(), done().
+// submit(), flush(), done(). Of those that can: reset(), to RESET and all indices to 0.
 #pragma once
 
 #include <pthread.h>
@@ -55,16 +55,12 @@ class Run {
     heap_ = stack_.heap(size_t{options_.queues} * options_.posters * kSlots * 2 * kHalf);
     heap_region_ = host.memory_region(heap_, stack_.heap_by_dma_buf());
     stack_.create(options_);
-    for (unsigned i = 0; i < options_.queues; ++i) {
-      Peer peer = stack_.local(i);
-      peer.lid = host.port.lid;
-      memcpy(peer.gid, host.gid.raw, 16);
-      stack_.connect(i, peer);
-    }
+    connect();
     stack_.publish();
     for (unsigned i = 0; i < options_.queues; ++i) stack_.describe(i);
     fflush(stdout);
     run_kernel();
+    while (life_ < options_.resets && !given_up_) run_again();
     const bool hung = given_up_;
     uint64_t verified = 0;
     for (unsigned i = 0; i < options_.queues; ++i) {
@@ -94,6 +90,30 @@ class Run {
     std::atomic<uint64_t> posted{0}, verified{0};
     std::atomic<bool> at_start{false};
   };
+
+  void connect() {
+    for (unsigned i = 0; i < options_.queues; ++i) {
+      Peer peer = stack_.local(i);
+      peer.lid = stack_.host.port.lid;
+      memcpy(peer.gid, stack_.host.gid.raw, 16);
+      stack_.connect(i, peer);
+    }
+  }
+
+  void run_again() {
+    if constexpr (requires { stack_.reset(0u); }) {
+      for (unsigned i = 0; i < options_.queues; ++i) {
+        stack_.reset(i);
+        queues_[i].at_start = false;
+      }
+      connect();
+      ++life_;
+      ended_ = 0;
+      run_kernel();
+    } else {
+      require(false, "%s does not reset its queues", Stack::kName);
+    }
+  }
 
   static void kernel(void* argument, unsigned block) {
     Run& self = *static_cast<Run*>(argument);
@@ -240,7 +260,7 @@ class Run {
       queue.at_start = true;
     }
     for (Spin spin; !queue.at_start && !device.fate.over();) spin.once();
-    Random random(options_.seed * 1000003 + number * 1009 + poster);
+    Random random(options_.seed * 1000003 + life_ * 10007 + number * 1009 + poster);
     const uint64_t share = options_.operations / options_.posters +
                            (poster < options_.operations % options_.posters ? 1 : 0);
     unsigned message = 0;
@@ -299,6 +319,7 @@ class Run {
   Stack& stack_;
   const Options& options_;
   std::vector<Queue> queues_;
+  unsigned life_ = 0;  // of the queues: so often they were reset
   std::atomic<unsigned> ended_{0};
   std::atomic<bool> given_up_{false};
   Turns turns_;

@@ -6,7 +6,6 @@ once and with its fields, in order, and what was not seen is declared; on its ow
     captured_test.py --list
     captured_test.py NAME --build DIR
 """
-import argparse
 import collections
 import glob
 import os
@@ -17,6 +16,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 import models_test  # noqa: E402
+import named_tests  # noqa: E402
 from oracle_invariants import fail, require_equal  # noqa: E402
 
 RING, RING_POST, RING_COMPLETION, RING_GAP = range(12, 16)
@@ -159,20 +159,5 @@ def execute(name, build):
         models_test.execute(name, os.path.join(build, "tests", "models"))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="?", choices=list(TESTS))
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--build", default="build")
-    arguments = parser.parse_args()
-    if arguments.list:
-        print("\n".join(TESTS))
-    elif arguments.name:
-        execute(arguments.name, os.path.abspath(arguments.build))
-        print("ok")
-    else:
-        parser.error("no test named")
-
-
 if __name__ == "__main__":
-    main()
+    named_tests.main(__doc__, TESTS, execute)
