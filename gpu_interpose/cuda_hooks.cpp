@@ -9,6 +9,7 @@
 #include "gpu_interpose/guard.h"
 #include "gpu_interpose/hooks.h"
 #include "gpu_interpose/memory.h"
+#include "gpu_interpose/published_index.h"
 #include "gpu_interpose/queues.h"
 #include "gpu_interpose/reader.h"
 #include "gpu_interpose/wrappers.h"
@@ -272,6 +273,34 @@ CUresult cuCtxDestroy(CUcontext context) {
 }
 CUresult cuCtxDestroy_v2(CUcontext context) {
   return destroy_context(SIGMA_REAL(cuCtxDestroy_v2), context);
+}
+
+// ---- copies to devices --------------------------------------------------------------------------
+
+namespace {
+
+template <typename F>
+CUresult copy_in(F real, CUdeviceptr to, const void* from, size_t bytes, auto... stream) {
+  const Guard guard;
+  const CUresult result = call(real, to, from, bytes, stream...);
+  if (result == cuda::kSuccess && guard.outermost()) on_copied_to_device(to, from, bytes);
+  return result;
+}
+
+}  // namespace
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
+  return copy_in(SIGMA_REAL(cuMemcpyHtoD_v2), to, from, bytes);
+}
+CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, size_t bytes) {
+  return copy_in(SIGMA_REAL(cuMemcpyHtoD_v2_ptds), to, from, bytes);
+}
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  return copy_in(SIGMA_REAL(cuMemcpyHtoDAsync_v2), to, from, bytes, stream);
+}
+CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr to, const void* from, size_t bytes,
+                                   CUstream stream) {
+  return copy_in(SIGMA_REAL(cuMemcpyHtoDAsync_v2_ptsz), to, from, bytes, stream);
 }
 
 // ---- memory for a NIC ---------------------------------------------------------------------------

@@ -165,6 +165,7 @@ void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stac
   end_predecessors(caller.fd, queue);
   const uint32_t index = take_entry();
   if (index == SIGMA_GPU_MAX_QUEUES) return count(SIGMA_GPU_QUEUES_FULL);
+  if ((queue.flags & SIGMA_GPU_INITIATED) && queue.doorbell_addr) want_index(queue.ring_addr);
   queue_objects[index] = {true, caller.fd, caller.handle, caller.object};
   sigma_gpu_queue& entry = registry.queues[index];
   write(entry, [&] {
@@ -366,7 +367,30 @@ void on_umem_kept(const Caller& caller, uint64_t since_ns) {
   on_memory_kept(begin, bytes, since_ns);
 }
 
+// Indices that stand there are read no more when this returns; not for long is it waited for.
+void drop_indices(uint64_t begin, uint64_t bytes, bool wait) {
+  bool any = false;
+  {
+    const Locked locked(registry_lock);
+    for (uint32_t i = 0; i < registry.used; ++i) {
+      sigma_gpu_queue& queue = registry.queues[i];
+      if (queue.state != SIGMA_GPU_QUEUE_LIVE || !overlaps(queue.index_addr, 8, begin, bytes))
+        continue;
+      write(queue, [&] {
+        queue.index_addr = 0;
+        queue.index_bytes = 0;
+        queue.index_state = SIGMA_GPU_INDEX_DROPPED;
+      });
+      any = true;
+    }
+  }
+  if (!any) return;
+  reader_queues_changed(false);
+  if (wait && reader_listens()) reader_wait();
+}
+
 uint64_t before_memory_end(uint64_t begin, uint64_t bytes) {
+  drop_indices(begin, bytes, true);
   return end_queues([&](uint32_t i) { return stands_in(registry.queues[i], begin, bytes); });
 }
 
@@ -375,6 +399,7 @@ void on_memory_kept(uint64_t begin, uint64_t bytes, uint64_t since_ns) {
 }
 
 void on_memory_reused(uint64_t begin, uint64_t bytes) {
+  drop_indices(begin, bytes, false);
   const Locked locked(registry_lock);
   for (uint32_t i = 0; i < registry.used; ++i)
     if (registry.queues[i].state == SIGMA_GPU_QUEUE_LIVE &&
@@ -408,6 +433,43 @@ void tell_tier(uint32_t index, uint64_t created_ns, uint8_t tier, sigma_gpu_reas
     queue.tier = tier;
     queue.reason = static_cast<uint8_t>(reason);
   });
+}
+
+void on_index(const PublishedIndex& found) {
+  const auto fits = [](uint64_t named, uint64_t known) { return named == 0 || named == known; };
+  const auto names = [&](const sigma_gpu_queue& queue) {
+    return queue.state == SIGMA_GPU_QUEUE_LIVE && (queue.flags & SIGMA_GPU_INITIATED) &&
+           queue.qp_num == found.qp_num && queue.index_addr != found.index &&
+           queue.doorbell_addr != 0 && fits(found.ring, queue.ring_addr) &&
+           fits(found.completions, queue.cq_addr) &&
+           (found.record == queue.doorbell_addr || found.record == queue.doorbell_addr + 4);
+  };
+  const MemoryFacts memory = memory_of(found.index);
+  bool any = false;
+  {
+    const Locked locked(registry_lock);
+    for (uint32_t i = 0; i < registry.used && !any; ++i) {
+      sigma_gpu_queue& queue = registry.queues[i];
+      if (!names(queue)) continue;
+      write(queue, [&] {
+        queue.index_addr = found.index;
+        queue.index_bytes = 8;
+        queue.index_behind = found.behind;
+        queue.index_memory = static_cast<uint8_t>(memory.memory);
+        queue.index_state = SIGMA_GPU_INDEX_FOUND;
+      });
+      any = true;
+    }
+  }
+  if (any) reader_queues_changed(false);
+}
+
+void tell_index(uint32_t index, uint64_t created_ns, sigma_gpu_index_state state) {
+  if (state == SIGMA_GPU_INDEX_DROPPED) count(SIGMA_GPU_INDICES_DROPPED);
+  const Locked locked(registry_lock);
+  sigma_gpu_queue& queue = registry.queues[index];
+  if (queue.created_ns != created_ns || queue.state != SIGMA_GPU_QUEUE_LIVE) return;
+  write(queue, [&] { queue.index_state = static_cast<uint8_t>(state); });
 }
 
 // A queue may have been made before its memory, or its doorbell page, was registered.

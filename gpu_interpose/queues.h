@@ -13,6 +13,7 @@
 
 #include <span>
 
+#include "gpu_interpose/published_index.h"
 #include "gpu_interpose/registry.h"
 
 struct ibv_context;
@@ -63,6 +64,10 @@ void on_memory_reused(uint64_t begin, uint64_t bytes);
 void on_context_ended();
 // The reader's choice for the queue of this entry and time of creation.
 void tell_tier(uint32_t index, uint64_t created_ns, uint8_t tier, sigma_gpu_reason reason);
+// A structure of the job's names the index of a queue.
+void on_index(const PublishedIndex& found);
+// The reader's judgement of the index of the queue of this entry and time of creation.
+void tell_index(uint32_t index, uint64_t created_ns, sigma_gpu_index_state state);
 // The driver has registered host memory: what it covers a GPU can reach from now on.
 void on_host_registered(uint64_t begin, uint64_t bytes, bool io_memory);
 

@@ -19,6 +19,7 @@
 #include "gpu_interpose/hooks.h"
 #include "gpu_interpose/queues.h"
 #include "gpu_interpose/sampler.h"
+#include "gpu_interpose/until_exit.h"
 
 namespace sigma::gpu {
 namespace {
@@ -84,10 +85,25 @@ void* find_in_library(void* library, const char* symbol) {
   return function_of(library, symbol);
 }
 
+bool find_cuda(CudaCalls& calls) {
+  if (!find_calls(calls, find_driver_function)) return false;
+#define CALL(member, symbol, type, parameters) bound_until_exit<&CudaCalls::member>(calls);
+#include "gpu_interpose/reader_calls.def"
+#undef CALL
+  return true;
+}
+
 // In the reader's thread, when a tracer is there and a queue in device memory: not before.
 bool find_gdrcopy(GdrCalls& calls) {
   void* library = open_library("libgdrapi.so.2");
-  return library && find_gdr_calls(calls, find_in_library, library);
+  if (!library || !find_gdr_calls(calls, find_in_library, library)) return false;
+  bound_until_exit<&GdrCalls::open>(calls);
+  bound_until_exit<&GdrCalls::pin>(calls);
+  bound_until_exit<&GdrCalls::unpin>(calls);
+  bound_until_exit<&GdrCalls::info>(calls);
+  bound_until_exit<&GdrCalls::map>(calls);
+  bound_until_exit<&GdrCalls::unmap>(calls);
+  return true;
 }
 
 void emit_records(const void* records, uint32_t bytes) {
@@ -121,6 +137,8 @@ SamplerOptions options_of_environment() {
   options.last_limit_ns = number_of("SIGMATRACE_GPU_WAIT_MS", 20) * 1'000'000;
   drain_ns.store(options.last_limit_ns, std::memory_order_relaxed);
   options.hang_ns = number_of("SIGMATRACE_GPU_HANG_MS", options.hang_ns / 1'000'000) * 1'000'000;
+  options.most_posts_per_s = number_of("SIGMATRACE_GPU_MOST_POSTS", options.most_posts_per_s);
+  if (options.most_posts_per_s == 0) options.most_posts_per_s = 1;
   return options;
 }
 
@@ -132,9 +150,11 @@ class Reader {
  public:
   Reader(void* memory, const SamplerOptions& options)
       : batch_(emit_records),
-        has_calls_(find_calls(calls_, find_driver_function)),
+        has_calls_(find_cuda(calls_)),
         sampler_(sigmatrace_gpu_registry, has_calls_ ? &calls_ : nullptr, batch_, memory, options,
-                 marks, find_gdrcopy, tell_tier) {}
+                 marks, find_gdrcopy, tell_tier) {
+    sampler_.tell_indices_to(tell_index);
+  }
 
   void run() {
     while (!exiting.load(std::memory_order_acquire)) {
@@ -229,11 +249,13 @@ void* reader_thread(void*) {
   return nullptr;
 }
 
-// Before the driver's own end, as it was there before us. The thread makes no call from then on.
+// Before the driver's own end, as it was there before us. The thread makes no call from then on,
+// whether it was done in time or not.
 void at_exit() {
   if (!running.load(std::memory_order_acquire)) return;
   exiting.store(true, std::memory_order_release);
   wait_for_reader(kExitNs);
+  process_ends.store(true, std::memory_order_release);
 }
 
 // A thread of the job's makes it, at a queue's set-up. By look-up: which library has the function,

@@ -5,8 +5,10 @@
 //
 // Environment, read when the thread starts: SIGMATRACE_GPU_TIER=3 (memory is not mapped, but
 // copied), or 5 (nothing is sampled, snapshots only), SIGMATRACE_GPU_HANG_MS (posted and unmoved
-// for so long is a hang; 5000), SIGMATRACE_GPU_WAIT_MS (that the job waits for a last look, at most;
-// 20), SIGMATRACE_GPU_SIGNAL=N (a signal of default disposition, on which all rings are told).
+// for so long is a hang; 5000), SIGMATRACE_GPU_WAIT_MS (that the job waits for a last look, at
+// most; 20), SIGMATRACE_GPU_MOST_POSTS (to one queue in a second; 20,000,000: after how long
+// without a look counts are modulo 65,536), SIGMATRACE_GPU_SIGNAL=N (a signal of default
+// disposition, on which all rings are told).
 #pragma once
 
 #include <stdint.h>

@@ -19,7 +19,7 @@
 #include "bpf/records.h"
 
 #define SIGMA_GPU_REGISTRY_MAGIC 0x5550474154474953ull /* "SIGTAGPU" */
-#define SIGMA_GPU_REGISTRY_VERSION 1
+#define SIGMA_GPU_REGISTRY_VERSION 2
 #define SIGMA_GPU_REGISTRY_NAME "sigmatrace_gpu_registry"
 /* As the dynamic linker knows it. */
 #define SIGMA_GPU_LIBRARY "libsigmatrace_gpu.so"
@@ -40,7 +40,8 @@
   X(RANGES_FULL, ranges_full, "allocations beyond what the table of memory holds")                \
   X(UMEMS_FULL, umems_full, "registrations for which there was no room")                          \
   X(QUEUES_FULL, queues_full, "queues for which there was no room")                               \
-  X(UNKNOWN_MEMORY, unknown_memory, "registrations whose memory is of unknown kind")
+  X(UNKNOWN_MEMORY, unknown_memory, "registrations whose memory is of unknown kind")             \
+  X(INDICES_DROPPED, indices_dropped, "producer indices that contradicted their queues")
 
 enum sigma_gpu_counter {
 #define SIGMA_GPU_ENUM(upper, lower, text) SIGMA_GPU_##upper,
@@ -107,6 +108,14 @@ enum sigma_gpu_reason {
       SIGMA_GPU_REASON_COUNT
 };
 
+/* What is known of the stack's own 64-bit producer index. */
+enum sigma_gpu_index_state {
+  SIGMA_GPU_INDEX_NONE,
+  SIGMA_GPU_INDEX_FOUND,     /* by a structure that the job copied to the device */
+  SIGMA_GPU_INDEX_CERTIFIED, /* and it agrees with the doorbell record, also past a round of it */
+  SIGMA_GPU_INDEX_DROPPED,   /* it contradicted the queue, or its memory went */
+};
+
 struct sigma_gpu_queue {
   __u32 sequence; /* odd: being written */
   __u16 state;    /* enum sigma_gpu_queue_state */
@@ -152,12 +161,19 @@ struct sigma_gpu_queue {
   __u8 ack_timeout;
   __u8 retries;
   __u8 rnr_retries;
-  __u32 reserved2;
+  __u8 index_bytes;  /* width, 8, in the GPU's byte order; 0: none is known */
+  __u8 index_memory; /* enum sigma_gpu_memory */
+  __u8 index_state;  /* enum sigma_gpu_index_state */
+  __u8 reserved2;
+  __u64 index_addr;   /* blocks posted, since the queue was made */
+  __u32 index_behind; /* so many blocks, at most, is it behind the doorbell record */
+  __u32 reserved3;
 };
-SIGMA_SIZE(struct sigma_gpu_queue, 184);
+SIGMA_SIZE(struct sigma_gpu_queue, 200);
 SIGMA_AT(struct sigma_gpu_queue, ring_addr, 48);
 SIGMA_AT(struct sigma_gpu_queue, device, 112);
 SIGMA_AT(struct sigma_gpu_queue, qp_type, 144);
+SIGMA_AT(struct sigma_gpu_queue, index_addr, 184);
 
 struct sigma_gpu_registry {
   __u64 magic;

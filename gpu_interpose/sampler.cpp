@@ -89,6 +89,27 @@ void Sampler::begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attac
                               out_);
   watched.gpu = static_cast<int16_t>(device);
   begin_reading(index, queue);
+  follow_index(watched, queue);
+}
+
+// Only together with a record in the same device's memory: what is read one after the other there
+// was so at those times.
+void Sampler::follow_index(Watched& watched, const sigma_gpu_queue& queue) {
+  if (watched.index.address() == queue.index_addr) return;
+  windows_.release(watched.index_window);
+  watched.index.begin(queue.index_addr, queue.ring_entries, queue.index_behind, watched.started);
+  watched.index_told = watched.index.state();
+  if (queue.index_addr == 0) return;
+  int device = -1;
+  sigma_gpu_reason why;
+  const bool usable = queue.index_memory == SIGMA_GPU_MEMORY_DEVICE &&
+                      queue.doorbell_memory == SIGMA_GPU_MEMORY_DEVICE && calls_ &&
+                      calls_->pointer_attribute(&device, cuda::kPointerDeviceOrdinal,
+                                                queue.index_addr) == cuda::kSuccess &&
+                      device == watched.gpu;
+  if (usable && watched.ring_window)
+    watched.index_window = windows_.open(watched.gpu, queue.index_addr, 8, why);
+  if (!usable || (watched.ring_window && !watched.index_window)) watched.index.drop();
 }
 
 // How it is read, and its completion queue, which may serve several.
@@ -153,6 +174,8 @@ bool Sampler::open_windows(Watched& watched, const sigma_gpu_queue& queue, Compl
 void Sampler::close_windows(Watched& watched) {
   windows_.release(watched.ring_window);
   windows_.release(watched.doorbell_window);
+  windows_.release(watched.index_window);
+  if (watched.index.address()) watched.index.drop();
 }
 
 void Sampler::release_completions(Watched& watched) {
@@ -186,6 +209,8 @@ void Sampler::begin_again(uint32_t index) {
   watched.send.begin(queue, tier, mode, watched.started, why, now_ns(), out_);
   watched.send.why = why;
   if (watched.started) watched.send.begin_behind(watched.record_value);
+  // A stack that counts on where the queue begins anew is found to contradict it.
+  watched.index.begin(watched.index.address(), queue.ring_entries, queue.index_behind, true);
   if (chosen_) chosen_(index, queue.created_ns, tier, SIGMA_GPU_REASON_NONE);
 }
 
@@ -203,6 +228,7 @@ void Sampler::refresh(uint64_t attached_ns) {
     if (i >= used_) used_ = i + 1;
     // Gone without a last look: it was not waited for. With a mark it is being waited for.
     if (watched.here && (!live || !same) && !marked(i)) drop(watched);
+    if (live && watched.here && watched.gpu >= 0 && !marked(i)) follow_index(watched, queue);
     if (live && !watched.here) begin(i, queue, attached_ns);
     if (live && of_device(queue)) ++device_queues_;
   }
@@ -260,8 +286,9 @@ void Sampler::give_up_queue(uint32_t index, const char* reason) {
   if (chosen_) chosen_(index, watched.created_ns, 0, SIGMA_GPU_REASON_GIVEN_UP);
 }
 
-// Its memory cannot be read any more: it was freed past the hooks; or with the queue, and the job had
-// no time to wait for a last look. Such a one was read as it was read, to an end that was not seen.
+// Its memory cannot be read any more: it was freed past the hooks; or with the queue, and the job
+// had no time to wait for a last look. Such a one was read as it was read, to an end that was not
+// seen.
 void Sampler::lose(uint32_t index, const char* reason) {
   Watched& watched = watched_[index];
   watched.looked = watched.told_whole = false;
@@ -294,6 +321,10 @@ bool Sampler::drop_gone(int device) {
   for (uint32_t i = 0; i < used_; ++i) {
     if (!sampled(watched_[i], device) || watched_[i].ring_window) continue;
     const sigma_gpu_queue& queue = watched_[i].send.queue();
+    if (gone(watched_[i].index.address(), SIGMA_GPU_MEMORY_DEVICE)) {
+      watched_[i].index.drop();
+      any = true;
+    }
     if (!gone(queue.ring_addr, queue.ring_memory) &&
         !gone(queue.doorbell_addr, queue.doorbell_memory) && !gone(queue.cq_addr, queue.cq_memory))
       continue;

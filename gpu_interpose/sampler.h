@@ -15,6 +15,7 @@
 
 #include "gpu_interpose/completion_look.h"
 #include "gpu_interpose/copier.h"
+#include "gpu_interpose/producer_index.h"
 #include "gpu_interpose/sampler_options.h"
 #include "gpu_interpose/send_look.h"
 #include "gpu_interpose/window.h"
@@ -31,12 +32,15 @@ class Sampler {
   // looked at but by last looks. `calls` null: no driver. `find_gdr` null: no gdrcopy. `chosen`, or
   // null, is told by which tier the queue of this entry and time of creation is read, and why by no
   // better.
+  using IndexJudged = void (*)(uint32_t index, uint64_t created_ns, sigma_gpu_index_state state);
   using Chosen = void (*)(uint32_t index, uint64_t created_ns, uint8_t tier,
                           sigma_gpu_reason reason);
   Sampler(const sigma_gpu_registry& registry, const CudaCalls* calls, RecordBatch& out,
           void* memory, const SamplerOptions& options, const std::atomic<uint8_t>* marks = nullptr,
           FindGdr find_gdr = nullptr, Chosen chosen = nullptr);
 
+  // `judged`, or null, is told what the index of a queue turned out to be.
+  void tell_indices_to(IndexJudged judged) { index_judged_ = judged; }
   // Takes in queues that came, changed or went. `attached_ns`: since when somebody listens; older
   // queues are taken up where their completions stand.
   void refresh(uint64_t attached_ns);
@@ -74,15 +78,18 @@ class Sampler {
     int32_t cq;  // of completions_; -1: none
     int16_t gpu;
     bool started, here, ending;
-    Window *ring_window, *doorbell_window;  // null: copies
-    bool told_whole;                        // by a last look
-    bool reborn;                            // a collapsed completion may be of the life before
+    Window *ring_window, *doorbell_window, *index_window;  // null: copies
+    ProducerIndex index;
+    ProducerIndex::State index_told;
+    bool told_whole;  // by a last look
+    bool reborn;      // a collapsed completion may be of the life before
     // Of this round: the doorbell record, the newest completion; then the slots, between their two
     // copies the doorbell record again and the completion of a collapsed queue.
     bool looked, has_completion;
     const std::byte* doorbell;
+    const std::byte* index_at[2];  // before and after the record; null: not
     uint16_t doorbell_value, counter;
-    uint16_t record_value;  // what stands there, of whatever life
+    uint16_t record_value;            // what stands there, of whatever life
     const std::byte* last_blocks[2];  // of the ring, copied after the doorbell; null: not
     uint64_t completed;  // with the completions in the copy; SendLook::kUnknown: some were missed
     SendLook::Wanted wanted;
@@ -148,6 +155,10 @@ class Sampler {
     }
   };
   bool was_away(const Watched& watched, uint64_t now_ns) const;
+  void follow_index(Watched& watched, const sigma_gpu_queue& queue);
+  bool read_index(Gpu& gpu, Watched& watched, int which);
+  void judge_index(uint32_t index, const SendLook::Laps& laps, uint64_t now_ns);
+  uint64_t record_by_index(Watched& watched, uint64_t now_ns);
   SendLook::Laps laps_of(const Watched& watched, uint64_t now_ns) const;
   bool plan_completions(Gpu& gpu, CompletionSlot& slot, bool all);
   void copy_ahead(Gpu& gpu, Watched& watched);
@@ -176,6 +187,7 @@ class Sampler {
   SamplerOptions options_;
   const std::atomic<uint8_t>* marks_;
   Chosen chosen_;
+  IndexJudged index_judged_ = nullptr;
   Watched* watched_;
   CompletionSlot* completions_;
   Windows windows_;

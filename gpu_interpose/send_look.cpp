@@ -135,10 +135,15 @@ SendLook::Wanted SendLook::on_doorbell(uint16_t doorbell, bool has_completion, u
       doorbell_ =
           larger(doorbell_, ahead <= ring_.blocks ? laps.completed + ahead : laps.completed - lag);
   }
-  const bool laps_possible = laps.possible && !counted;
+  const bool indexed = laps.record != kUnknown && (!counted || cursor_.modulo);
+  if (indexed) {
+    counted = false;
+    go_to_record(laps.record, doorbell);
+  }
+  const bool laps_possible = laps.possible && !counted && !indexed;
   // Warps may store their records out of order: one that is a little behind tells nothing new.
   const auto behind = static_cast<uint16_t>(static_cast<uint16_t>(doorbell_) - doorbell);
-  if (!counted && (laps_possible || behind > smaller(ring_.blocks, kMostBehind)))
+  if (!counted && !indexed && (laps_possible || behind > smaller(ring_.blocks, kMostBehind)))
     doorbell_ = extend16(doorbell_, doorbell);
   uint64_t target = larger(doorbell_, cursor_.posted), position = 0;
   open_end_ = has_completion &&
@@ -160,6 +165,18 @@ SendLook::Wanted SendLook::on_doorbell(uint16_t doorbell, bool has_completion, u
   if (open_end_)
     wanted.end += smaller<uint64_t>(kOpenEndBlocks - 1, ring_.blocks - wanted.blocks());
   return wanted;
+}
+
+// By the stack's index. Rounds that went unseen before, of which it was only said that there may
+// have been some, are now missed for certain; when, nobody knows.
+void SendLook::go_to_record(uint64_t record, uint16_t doorbell) {
+  const uint64_t thought = extend16(doorbell_, doorbell);
+  if (cursor_.modulo && record > thought) {
+    completed_ += (record - thought) & ~uint64_t{0xffff};
+    bounds_.begin(queue_.created_ns);
+  }
+  cursor_.modulo = false;
+  doorbell_ = larger(doorbell_, record);
 }
 
 uint32_t SendLook::blocks_ahead() const {

@@ -44,6 +44,8 @@ class SendLook {
   uint8_t mode() const { return mode_; }
   uint8_t tier() const { return tier_; }
   uint64_t posted() const { return cursor_.posted; }
+  // The doorbell record, with all its bits; where modulo() says no, they are known.
+  uint64_t record() const { return doorbell_; }
   uint64_t completed() const { return completed_; }
   uint64_t seen() const { return seen_; }
   uint64_t missed() const { return missed_; }
@@ -79,6 +81,7 @@ class SendLook {
     // All before has completed, and no completion is unknown: no more than the ring is posted
     // beyond. kUnknown: completions do not tell.
     uint64_t completed = kUnknown;
+    uint64_t record = kUnknown;  // where the doorbell record stands, by the stack's own index
   };
   static constexpr uint64_t kUnknown = ~uint64_t{0};
   // `counter`: of the newest completion that is there, told or not; it may be ahead of the doorbell
@@ -148,6 +151,7 @@ class SendLook {
   uint64_t deferred_ns() const { return quiet_since_ns_; }  // 0: nothing waits for a second look
 
  private:
+  void go_to_record(uint64_t record, uint16_t doorbell);
   static constexpr uint32_t kAheadBlocks = 32, kMostAhead = 256;
   bool guarded() const;
   LookTimes times_of(uint64_t position, uint64_t after_ns) const;

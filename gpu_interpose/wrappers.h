@@ -50,6 +50,13 @@ SIGMA_WRAPPER CUresult cuDevicePrimaryCtxRelease_v2(int device);
 SIGMA_WRAPPER CUresult cuDevicePrimaryCtxReset(int device);
 SIGMA_WRAPPER CUresult cuDevicePrimaryCtxReset_v2(int device);
 
+SIGMA_WRAPPER CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes);
+SIGMA_WRAPPER CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, size_t bytes);
+SIGMA_WRAPPER CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes,
+                                            CUstream stream);
+SIGMA_WRAPPER CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr to, const void* from, size_t bytes,
+                                                 CUstream stream);
+
 SIGMA_WRAPPER CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address,
                                                      size_t bytes, CUmemRangeHandleType type,
                                                      unsigned long long flags);

@@ -13,7 +13,7 @@ from interpose_rig import TESTS, Failed, Rig, groups, require, require_equal, ru
 
 # What a program that is bound by our hooks has no reason to count.
 HOLES = ("other_copies", "other_signatures", "deepbind_loads", "namespace_loads", "binding_holes", "unknown_memory",
-         "ranges_full", "umems_full", "queues_full")
+         "ranges_full", "umems_full", "queues_full", "indices_dropped")
 # enum sigma_gpu_queue_flags, enum sigma_gpu_memory
 PAST_HOOKS, UAR_MAPPED, INITIATED = 1 << 3, 1 << 4, 1 << 0
 MEMORY_UNKNOWN, MEMORY_DEVICE = 0, 3
@@ -26,6 +26,8 @@ def knows_all(output):
         require_equal(name, found["known"].get(name), truth)
     for name in HOLES:
         require_equal(name, found["known"][name], 0)
+    # With the structure's memory the index is gone, not the queue.
+    require_equal("after the structure was freed", found["freed"], {"index_addr": 0, "state": 1})
     require_equal("state after the destroy", found["ended"]["state"], 2)
 
 

@@ -52,6 +52,17 @@ static CUdeviceptr aligned(CUdeviceptr address, uint64_t alignment) {
   return (address + alignment - 1) / alignment * alignment;
 }
 
+// What NVSHMEM publishes to its kernels of one queue pair: 184 bytes, as gpu_interpose has it.
+enum { kStructures = 20, kStructureBytes = 184, kIndexAt = 112, kMine = 11 };
+static void put_structure(uint8_t* at, uint32_t qpn, uint64_t ring, uint64_t record) {
+  const uint32_t version = 1u << 16 | kStructureBytes;
+  memset(at, 0, kStructureBytes);
+  memcpy(at, &version, sizeof version);
+  memcpy(at + 8, &qpn, sizeof qpn);
+  memcpy(at + 48, &ring, sizeof ring);
+  memcpy(at + 56, &record, sizeof record);
+}
+
 static const struct sigma_gpu_queue* find_queue(const struct sigma_gpu_registry* registry,
                                                 uint32_t qp_num) {
   for (uint32_t i = 0; i < registry->used; i++)
@@ -92,6 +103,10 @@ static void print_queue(const char* when, const struct sigma_gpu_queue* q) {
   SHOW(ack_timeout);
   SHOW(retries);
   SHOW(rnr_retries);
+  SHOW(index_addr);
+  SHOW(index_bytes);
+  SHOW(index_memory);
+  SHOW(index_state);
 #undef SHOW
   printf("%s device %s\n", when, q->device);
 }
@@ -133,9 +148,9 @@ int queue_job(const struct functions* f) {
                                      CU_MEMHOSTREGISTER_IOMEMORY),
         "the UAR cannot be registered");
 
-  // Ring and completions in device memory, doorbell records in host memory that the GPU can reach: as
-  // NVSHMEM has them where a CPU thread rings. The ring is registered by dma-buf, whose descriptor is
-  // closed at once, the completions by their address.
+  // Ring and completions in device memory, doorbell records in host memory that the GPU can reach:
+  // as NVSHMEM has them where a CPU thread rings. The ring is registered by dma-buf, whose
+  // descriptor is closed at once, the completions by their address.
   CUdeviceptr raw_ring, raw_cq;
   CHECK(!f->cuMemAlloc_v2(&raw_ring, 2 * 65536) && !f->cuMemAlloc_v2(&raw_cq, kCqBytes + 4096),
         "no memory");
@@ -157,8 +172,8 @@ int queue_job(const struct functions* f) {
                                    .dmabuf_fd = fd};
   struct mlx5dv_devx_umem* ring_umem = f->mlx5dv_devx_umem_reg_ex(context, &in);
   close(fd);
-  struct mlx5dv_devx_umem* cq_umem = f->mlx5dv_devx_umem_reg(
-      context, (void*)(uintptr_t)completions, kCqBytes, IBV_ACCESS_LOCAL_WRITE);
+  struct mlx5dv_devx_umem* cq_umem = f->mlx5dv_devx_umem_reg(context, (void*)(uintptr_t)completions,
+                                                             kCqBytes, IBV_ACCESS_LOCAL_WRITE);
   struct mlx5dv_devx_umem* records_umem =
       f->mlx5dv_devx_umem_reg(context, records, 4096, IBV_ACCESS_LOCAL_WRITE);
   CHECK(ring_umem && cq_umem && records_umem, "memory cannot be registered with the NIC");
@@ -219,6 +234,21 @@ int queue_job(const struct functions* f) {
         "transition %#x: status %#x", opcodes[i], done[0]);
   }
 
+  // The structures by which kernels would find it: among others that name two of the three.
+  CUdeviceptr published;
+  uint8_t structures[kStructures * kStructureBytes];
+  const uint64_t record = (uintptr_t)records + 64 + 4;
+  for (int i = 0; i < kStructures; i++)
+    put_structure(structures + i * kStructureBytes, i % 3 == 0 ? qpn + 1 : qpn,
+                  i % 3 == 1 ? ring + 64 : ring, i % 3 == 2 && i != kMine ? record + 64 : record);
+  CHECK(!f->cuMemAlloc_v2(&published, sizeof structures) &&
+            !f->cuMemcpyHtoD_v2(published, structures, sizeof structures),
+        "cannot publish");
+
+  TRUTH("index_addr", published + kMine * kStructureBytes + kIndexAt);
+  TRUTH("index_bytes", 8);
+  TRUTH("index_memory", SIGMA_GPU_MEMORY_DEVICE);
+  TRUTH("index_state", SIGMA_GPU_INDEX_FOUND);
   TRUTH("state", SIGMA_GPU_QUEUE_LIVE);
   TRUTH("context", (uintptr_t)context);
   TRUTH("qp_num", qpn);
@@ -256,6 +286,9 @@ int queue_job(const struct functions* f) {
   print_counters("known", registry);
   fflush(stdout);
 
+  CHECK(!f->cuMemFree_v2(published), "free");
+  if (queue) printf("freed index_addr %llu\n", (unsigned long long)queue->index_addr);
+  if (queue) printf("freed state %u\n", queue->state);
   CHECK(!f->mlx5dv_devx_obj_destroy(qp_object) && !f->mlx5dv_devx_obj_destroy(cq_object),
         "destroy");
   CHECK(!f->mlx5dv_devx_umem_dereg(ring_umem) && !f->mlx5dv_devx_umem_dereg(cq_umem) &&

@@ -5,6 +5,7 @@
 #include <infiniband/verbs.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -13,6 +14,8 @@
 
 namespace rig {
 namespace {
+
+constexpr size_t kIndexAt = 32;  // behind the doorbell record
 
 void put32(uint8_t* at, uint32_t value) {
   for (int i = 0; i < 4; ++i) at[i] = static_cast<uint8_t>(value >> (24 - 8 * i));
@@ -76,6 +79,12 @@ sigma_gpu_queue DeviceQueue::entry() const {
   queue.cqe_bytes = 64;
   queue.cq_memory = SIGMA_GPU_MEMORY_DEVICE;
   queue.stack = static_cast<uint8_t>(shape_.stack);
+  if (shape_.index != Index::none) {
+    queue.index_addr = doorbell_ + kIndexAt;
+    queue.index_bytes = 8;
+    queue.index_memory = SIGMA_GPU_MEMORY_DEVICE;
+    queue.index_state = SIGMA_GPU_INDEX_FOUND;
+  }
   queue.qp_type = IBV_QPT_RC;
   queue.qp_state = IBV_QPS_RTS;
   return queue;
@@ -110,8 +119,28 @@ void DeviceQueue::post(bool two_blocks) {
   posted += wqe.blocks;
 }
 
+uint64_t DeviceQueue::index_value() const {
+  constexpr uint64_t kRound = 65'536;
+  switch (shape_.index) {
+    case Index::none:
+    case Index::right:
+      return posted;
+    case Index::narrow:
+      return posted % kRound;
+    case Index::shifted:
+      return posted + kRound;
+    case Index::stopped:
+      return std::min<uint64_t>(posted, shape_.index_until);
+    case Index::leaping:
+      break;
+  }
+  return posted < shape_.index_until ? uint64_t{posted} : posted + 10 * kRound;
+}
+
 void DeviceQueue::ring_doorbell() {
   std::atomic_thread_fence(std::memory_order_release);
+  __atomic_store_n(reinterpret_cast<uint64_t*>(doorbell_at_ + kIndexAt), index_value(),
+                   __ATOMIC_RELEASE);
   if (shape_.doorbell_record) {
     uint8_t value[4];
     put32(value, static_cast<uint32_t>(posted & 0xffff));

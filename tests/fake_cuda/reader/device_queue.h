@@ -22,6 +22,16 @@ struct Posted {
   uint8_t raw_opcode = 0;
 };
 
+// A 64-bit word that is stored before the doorbell record, as the stack's producer index is.
+enum class Index {
+  none,
+  right,
+  narrow,   // 16 bits of it
+  shifted,  // from the start a round of 65,536 ahead
+  stopped,  // right, but from `index_until` on it stays what it is
+  leaping,  // right, but from there on ten rounds ahead
+};
+
 struct Shape {
   uint32_t blocks = 128;     // of the send ring
   uint32_t cq_entries = 0;   // 0: collapsed
@@ -29,6 +39,8 @@ struct Shape {
   bool doorbell_record = true;
   uint32_t qp_num = 0x4711;
   sigma_gpu_stack stack = SIGMA_GPU_STACK_UNKNOWN;
+  Index index = Index::none;
+  uint64_t index_until = 0;
 };
 
 class DeviceQueue {
@@ -64,6 +76,8 @@ class DeviceQueue {
   void write_cqe(const Posted& of, uint8_t op_own, uint8_t syndrome, uint8_t vendor);
 
   Shape shape_;
+  uint64_t index_value() const;
+
   unsigned long long ring_ = 0, doorbell_ = 0, cq_ = 0;  // device addresses
   uint8_t *ring_at_, *doorbell_at_, *cq_at_;
   mutable std::mutex lock_;

@@ -28,6 +28,13 @@ struct Observed::Parts {
 
 namespace {
 
+// Of one sampler at a time, by entry.
+sigma_gpu_index_state indices[64];
+
+void note_index(uint32_t index, uint64_t, sigma_gpu_index_state state) {
+  indices[index] = state;
+}
+
 bool find_gdrcopy(sigma::gpu::GdrCalls& calls) {
   return sigma::gpu::find_gdr_calls(
       calls, [](void* library, const char* symbol) { return dlsym(library, symbol); },
@@ -43,6 +50,8 @@ Observed::Observed(const sigma::gpu::SamplerOptions& options, bool mapped) : par
   parts_->registry.queues = parts_->entries;
   parts_->sampler.emplace(parts_->registry, &parts_->calls, parts_->batch, parts_->memory, options,
                           nullptr, mapped ? find_gdrcopy : nullptr);
+  std::fill(std::begin(indices), std::end(indices), SIGMA_GPU_INDEX_NONE);
+  parts_->sampler->tell_indices_to(note_index);
 }
 
 Observed::~Observed() {
@@ -86,6 +95,10 @@ void Observed::leave_device(int device) {
 
 uint64_t Observed::told_of(uint32_t i) const {
   return parts_->sampler->told_of(i);
+}
+
+sigma_gpu_index_state Observed::index_of(uint32_t i) const {
+  return indices[i];
 }
 
 void Observed::start() {

@@ -85,6 +85,8 @@ class Observed {
   void leave_device(int device);
   // Blocks of the i-th queue that were told, or said to be missed.
   uint64_t told_of(uint32_t i) const;
+  // What the i-th queue's producer index turned out to be, if anything was said of it.
+  sigma_gpu_index_state index_of(uint32_t i) const;
   // On a thread of its own, as in the library.
   void start();
   void stop();

@@ -7,30 +7,13 @@
 #include <random>
 #include <thread>
 
-#include "cuda_driver.h"
 #include "reader/observed.h"
+#include "reader/rig.h"
 
 using namespace rig;
 using sigma::gpu::SamplerOptions;
 
 namespace {
-
-// No round is lost, however loaded the machine.
-SamplerOptions patient() {
-  SamplerOptions options;
-  options.copy_limit_ns = options.last_limit_ns = 100'000'000'000;
-  return options;
-}
-
-struct Driver {
-  CUcontext context;
-  explicit Driver(std::initializer_list<std::pair<const char*, const char*>> options = {}) {
-    for (const auto& [name, value] : options) setenv(name, value, 1);
-    REQUIRE(cuInit(0) == CUDA_SUCCESS);
-    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
-    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
-  }
-};
 
 // Beside the driver's options a test draws its own numbers: always the same, and printed.
 std::mt19937 random_numbers(unsigned seed) {
