@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "base/terminal.h"
 #include "cli/attach_options.h"
 #include "cli/attach_session.h"
-#include "base/terminal.h"
 #include "cli/commands.h"
 #include "cli/gpu_preload.h"
 #include "cli/job.h"
@@ -92,11 +92,18 @@ Command add_run(CLI::App& app) {
   options->attach.follow_forks = true;
   add_attach_options(*parser, options->attach, false);
   parser
-      ->add_flag("--gpu{observe}", options->gpu,
-                 "preload the library that sees what GPU kernels post; =lossless: also set the "
-                 "communication libraries' own switches with which least goes unseen, and say which")
+      ->add_flag(
+          "--gpu", options->gpu,
+          "preload the library that sees what GPU kernels post; =lossless: also set the "
+          "communication libraries' own switches with which least goes unseen, and say which")
       ->type_name("[=lossless]")
-      ->check(CLI::IsMember({"observe", "lossless"}))
+      ->check(CLI::Validator(
+          [](const std::string& word) {
+            // Without a value it is "true".
+            const bool known = word == "true" || word == "observe" || word == "lossless";
+            return known ? std::string() : "no value, =observe or =lossless";
+          },
+          "", "mode"))
       ->group("What to trace");
   parser->add_option("COMMAND", options->command, "the command and its arguments, behind --")
       ->required()

@@ -142,3 +142,20 @@ int mlx5dv_devx_obj_destroy(mlx5dv_devx_obj* object) {
   if (ours && result != 0) on_object_kept(caller, since_ns);
   return result;
 }
+
+// A queue pair of libibverbs', by commands of DevX: known here where the cross-check alone has seen
+// it made, by its handle.
+int mlx5dv_devx_qp_modify(ibv_qp* qp, const void* in, size_t in_bytes, void* out,
+                          size_t out_bytes) {
+  const Guard guard;
+  const auto real = SIGMA_REAL(mlx5dv_devx_qp_modify);
+  if (!real) return EOPNOTSUPP;
+  const bool ours = qp && watched(guard);
+  Caller caller = caller_of(ours ? qp->context : nullptr, nullptr, nullptr);
+  caller.handle = ours ? qp->handle : 0;
+  if (ours) before_modify(caller, bytes_of(in, in_bytes));
+  const int result = real(qp, in, in_bytes, out, out_bytes);
+  const KeepErrno keep;
+  if (ours) on_modified(caller, bytes_of(in, in_bytes), bytes_of(out, out_bytes));
+  return result;
+}

@@ -326,15 +326,20 @@ void on_modified(const Caller& caller, std::span<const std::byte> command,
 }
 
 uint64_t before_object_end(const Caller& caller) {
-  const uint64_t since_ns = end_queues([&](uint32_t i) { return queue_objects[i].is(caller); });
+  bool any = false;
+  const uint64_t since_ns =
+      end_queues([&](uint32_t i) { return queue_objects[i].is(caller) && (any = true); });
   const Locked locked(registry_lock);
   if (CompletionQueue* cq = registered.completion_queues.find(
-          [&](const CompletionQueue& each) { return each.is(caller); }))
+          [&](const CompletionQueue& each) { return each.is(caller); })) {
     cq->live = false;
-  return since_ns;
+    any = true;
+  }
+  return any ? since_ns : 0;
 }
 
 void on_object_kept(const Caller& caller, uint64_t since_ns) {
+  if (since_ns == 0) return;
   {
     const Locked locked(registry_lock);
     registered.completion_queues.revive(caller);
@@ -356,6 +361,7 @@ uint64_t before_umem_end(const Caller& caller) {
 }
 
 void on_umem_kept(const Caller& caller, uint64_t since_ns) {
+  if (since_ns == 0) return;
   uint64_t begin = 0, bytes = 0;
   {
     const Locked locked(registry_lock);

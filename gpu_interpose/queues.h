@@ -51,7 +51,7 @@ void before_modify(const Caller& caller, std::span<const std::byte> command);
 
 // An object, or registered memory, ends with the call that follows. The last look at the queues
 // that it concerns is taken here. Returns when they ended; where the call then fails, they are
-// there again, as new lives.
+// there again, as new lives. 0: there was nothing that lived, as where a job ends it twice.
 uint64_t before_object_end(const Caller& caller);
 uint64_t before_umem_end(const Caller& caller);
 uint64_t before_memory_end(uint64_t begin, uint64_t bytes);

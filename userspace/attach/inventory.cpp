@@ -261,7 +261,7 @@ Inventory take_inventory() {
         fmt::format("{} more have libibverbs loaded and no device open", idle));
   if (unreadable)
     inventory.notes.push_back(
-        fmt::format("{} processes could not be read{}", unreadable,
+        fmt::format("{} process{} could not be read{}", unreadable, unreadable == 1 ? "" : "es",
                     geteuid() == 0 ? "" : ": run as root to see them"));
   return inventory;
 }

@@ -151,9 +151,8 @@ int umem_register(Command& command) {
 }
 
 int umem_deregister(Command& command) {
-  command.device.umems.erase(
-      static_cast<uint32_t>(command.in_handle(MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE)));
-  return 0;
+  const auto id = static_cast<uint32_t>(command.in_handle(MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE));
+  return command.device.umems.erase(id) ? 0 : ENOENT;
 }
 
 constexpr Method kMethods[] = {

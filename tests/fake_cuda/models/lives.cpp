@@ -7,12 +7,22 @@
 //   signal   a signal between two halves of the posts, SIGMA_LIVES_SIGNAL
 //   exit     the process ends as it is
 //   torn     the ring's memory is freed, the queue is not destroyed first
+//   twice    all of a queue is destroyed, deregistered and freed, and then once more
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 
 #include "nvshmem_device.h"
+
+// What is freed keeps its content while this is set, so that a job which uses it survives that.
+namespace {
+bool keep_freed = false;
+}
+extern "C" void __libc_free(void*);
+extern "C" void free(void* memory) {
+  if (!keep_freed) __libc_free(memory);
+}
 
 namespace models {
 namespace {
@@ -222,6 +232,40 @@ int torn() {
   return 0;
 }
 
+int twice() {
+  Job job;
+  job.make(2);
+  job.post(0, 40);
+  job.post(1, 40);
+  const auto& mlx5 = job.stack.host.mlx5;
+  auto& cuda = job.stack.host.cuda;
+  QueueObjects& made = job.stack.objects[0];
+  keep_freed = true;
+  for (mlx5dv_devx_obj* object : {made.qp, made.cq}) {
+    require(mlx5.mlx5dv_devx_obj_destroy(object) == 0, "cannot destroy");
+    require(mlx5.mlx5dv_devx_obj_destroy(object) != 0, "destroyed twice");
+  }
+  for (mlx5dv_devx_umem* umem : {made.ring_umem, made.record_umem, made.cq_umem}) {
+    require(mlx5.mlx5dv_devx_umem_dereg(umem) == 0, "cannot deregister");
+    require(mlx5.mlx5dv_devx_umem_dereg(umem) != 0, "deregistered twice");
+  }
+  for (const Buffer* buffer : {&made.ring_memory, &made.record_memory, &made.cq_memory}) {
+    require(cuda.cuMemFree(buffer->base) == CUDA_SUCCESS, "cannot free");
+    require(cuda.cuMemFree(buffer->base) != CUDA_SUCCESS, "freed twice");
+  }
+  keep_freed = false;
+  job.post(1, 40);
+  job.stack.objects.erase(job.stack.objects.begin());
+  job.unmake();
+  // Memory and numbers come again.
+  job.make(1);
+  job.post(0, 40);
+  job.unmake();
+  job.close();
+  printf("ok\n");
+  return 0;
+}
+
 }  // namespace
 }  // namespace models
 
@@ -234,5 +278,6 @@ int main(int argc, char** argv) {
   if (!strcmp(what, "signal")) return signalled();
   if (!strcmp(what, "exit")) return leave();
   if (!strcmp(what, "torn")) return torn();
-  require(false, "usage: lives lives|context|signal|exit|torn");
+  if (!strcmp(what, "twice")) return twice();
+  require(false, "usage: lives lives|context|signal|exit|torn|twice");
 }

@@ -16,7 +16,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
-from captured_test import END, SEND, Completion, Gap, Post, Ring, records_of  # noqa: E402
+from captured_test import BEGIN, END, SEND, Completion, Gap, Post, Ring, records_of  # noqa: E402
 from models_test import EMULATOR, TIMEOUT_S  # noqa: E402
 import named_tests  # noqa: E402
 import oracle  # noqa: E402
@@ -201,6 +201,15 @@ def torn(run):
     compare(run, records, missing={(gone[0].number, 0)})
 
 
+def twice(run):
+    """The second end of all that a queue had changes nothing: no queue is there again, the others are told whole."""
+    records = run.records()
+    compare(run, records)
+    begins = collections.Counter((each.number, each.life) for each in records
+                                 if isinstance(each, Ring) and each.kind == SEND and each.event == BEGIN)
+    require_equal("lives", (len(begins), set(begins.values())), (3, {1}))
+
+
 def unmapped(judge):
     """And no mapping is left."""
     def judged(run):
@@ -223,6 +232,8 @@ TESTS = {
     "signal": ("signal", seen_by_signal, {"SIGMATRACE_GPU_TIER": "5", "SIGMATRACE_GPU_SIGNAL": str(int(signal.SIGUSR2))}),
     "exit": ("exit", left, {"SIGMA_CUDA_STALL": "0.5:3000", "SIGMA_CUDA_SEED": "7", "SIGMATRACE_GPU_WAIT_MS": "20"}),
     "torn": ("torn", torn, {}),
+    "twice": ("twice", twice, {}),
+    "twice_mapped": ("twice", twice, MAPPED),
     "lives_mapped": ("lives", lives, MAPPED),
     "context_mapped": ("context", ended_context(), MAPPED),
     "torn_mapped": ("torn", unmapped(torn), MAPPED),
