@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "gpu_interpose/reader.h"
+
 namespace sigma::gpu {
 namespace {
 
@@ -275,7 +277,7 @@ void Sampler::give_up(int device, const char* reason) {
   for (uint32_t i = 0; i < used_; ++i)
     if (watched_[i].here && watched_[i].gpu == device && watched_[i].send.begun() &&
         !watched_[i].ring_window)
-      give_up_queue(i, reason);
+      lose(i, reason);
 }
 
 void Sampler::give_up_queue(uint32_t index, const char* reason) {
@@ -286,13 +288,17 @@ void Sampler::give_up_queue(uint32_t index, const char* reason) {
   if (chosen_) chosen_(index, watched.created_ns, 0, SIGMA_GPU_REASON_GIVEN_UP);
 }
 
-// Its memory cannot be read any more: it was freed past the hooks; or with the queue, and the job
-// had no time to wait for a last look. Such a one was read as it was read, to an end that was not
-// seen.
+// Its memory cannot be read any more: the reader failed, or it was freed past the hooks; or with
+// the queue, or its context, and the job had no time to wait for a last look. Such a one was read
+// as it was read, to an end that was not seen.
 void Sampler::lose(uint32_t index, const char* reason) {
   Watched& watched = watched_[index];
   watched.looked = watched.told_whole = false;
-  if (marked(index)) return;  // its end is asked for, and comes next
+  if (marks_ &&
+      marks_[index].load(std::memory_order_acquire) == static_cast<uint8_t>(ReaderMark::ends)) {
+    watched.gpu = -1;  // not looked at any more; its end is asked for, and comes next
+    return;
+  }
   sigma_gpu_queue queue;
   const bool lives = take(index, queue) && queue.state == SIGMA_GPU_QUEUE_LIVE &&
                      queue.created_ns == watched.created_ns;

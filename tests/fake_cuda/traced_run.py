@@ -125,5 +125,6 @@ class Traced:
         return value["value"] if isinstance(value, dict) else value
 
     def tiers(self):
-        """Of the queues that were posted to."""
-        return {qp["observed"]["tier"] for qp in self.qps().values() if qp["observed"]["blocks_posted"]}
+        """Of the queues that were posted to, or may have been."""
+        return {qp["observed"]["tier"] for qp in self.qps().values()
+                if qp["observed"]["blocks_posted"] or qp["observed"]["end_unseen"]}

@@ -497,6 +497,39 @@ TEST_CASE("a queue that cannot be looked at is not said to hang") {
   look_at_pending(queue, options, false);
 }
 
+TEST_CASE("a reader that gives up says so of the queues that are still there") {
+  const Driver driver({{"SIGMA_CUDA_HANG_AFTER", "30"}});
+  Records& records = Records::get();
+  records.rings.clear();
+  DeviceQueue gone({.blocks = 128}), there({.blocks = 128, .qp_num = 0x4712});
+  SamplerOptions options;
+  options.copy_limit_ns = 1'000'000;
+  options.give_up_ns = 50'000'000;
+  Observed observed(options);
+  observed.add(gone);
+  observed.add(there);
+  observed.refresh();
+  observed.look();
+  observed.destroyed(0);
+  while (!records.has_state("a copy does not end")) {
+    there.post();
+    there.ring_doorbell();
+    there.complete_all();
+    observed.look();
+  }
+  observed.end_all();
+  std::map<uint32_t, sigma_ring> last;
+  for (const sigma_ring& ring : records.rings)
+    if (ring.kind == SIGMA_RING_SEND) last[ring.number] = ring;
+  CHECK(last[0x4711].tier == 3);
+  CHECK(last[0x4711].mode == SIGMA_RING_READ);
+  CHECK(last[0x4712].tier == 0);
+  for (const auto& [number, ring] : last) {
+    CHECK(ring.event == SIGMA_RING_END);
+    CHECK(std::string(ring.reason) == SIGMA_RING_END_UNSEEN);
+  }
+}
+
 TEST_CASE("a copy that never ends costs the reader, and no call of the job") {
   const Driver driver({{"SIGMA_CUDA_HANG_AFTER", "40"}});
   DeviceQueue queue({.blocks = 128});
