@@ -31,9 +31,9 @@ std::vector<std::string> entries(const fs::path& directory) {
 }
 
 // "231:192" as the kernel's own dev_t: major << 20 | minor (MINORBITS, include/linux/kdev_t.h).
-uint32_t parse_rdev(const std::string& text) {
+std::optional<uint32_t> parse_rdev(const std::string& text) {
   const size_t colon = text.find(':');
-  if (colon == std::string::npos) return 0;
+  if (colon == std::string::npos) return std::nullopt;
   uint32_t major = 0, minor = 0;
   std::from_chars(text.data(), text.data() + colon, major);
   std::from_chars(text.data() + colon + 1, text.data() + text.size(), minor);
@@ -100,9 +100,9 @@ DeviceNames::DeviceNames() {
 
 void DeviceNames::look() {
   for (SysfsDevice& device : rdma_devices())
-    if (device.rdev != 0) {
+    if (device.rdev) {
       const uint64_t life = life_of(device.uverbs);
-      known_.insert_or_assign(device.rdev, Known{std::move(device.name), std::move(device.uverbs), life});
+      known_.insert_or_assign(*device.rdev, Known{std::move(device.name), std::move(device.uverbs), life});
     }
 }
 

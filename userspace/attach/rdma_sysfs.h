@@ -23,7 +23,7 @@ struct SysfsPort {
 struct SysfsDevice {
   std::string name;    // "mlx5_0"
   std::string uverbs;  // "uverbs0"; empty when there is no node
-  uint32_t rdev = 0;   // of the node, major << 20 | minor; 0 when unknown
+  std::optional<uint32_t> rdev;  // of the node, major << 20 | minor
   std::string driver;       // of the device below it ("mlx5_core"); empty when there is none
   bool is_virtual = false;  // no device below it: soft-RoCE and the like
   std::string node_guid;

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """The kernel's hook and mlx5 at once: the emulated device's commands pass a function of the kernel's, which the
 tracer hooks in the place of ib_uverbs_ioctl. Two contexts of one device, older than the attach; their queue pairs'
-last requests, posted just before the command that destroys them, are in what BPF copies then. Not in CTest:
-the hooked function tells no device node, so that the queue pair that is made after the attach belongs to no device."""
+last requests, posted just before the command that destroys them, are in what BPF copies then. The file that the
+hooked function has is no device node: its number is 0:0, which is what the emulated sysfs says of the device."""
 import os
 import subprocess
 import sys
