@@ -19,6 +19,10 @@ struct FieldsOfBuild {
   std::vector<CqFields> cqs;
 };
 
+// Where they are in a build of libmlx5 that has mlx5_qp.sq_start at `ring` behind struct ibv_qp, and
+// mlx5_cq.active_buf at `active` behind struct ibv_cq.
+FieldsOfBuild fields_from(uint16_t ring, uint16_t active);
+
 // May be asked by several threads.
 class KnownFields {
  public:

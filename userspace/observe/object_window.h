@@ -3,6 +3,7 @@
 // pages are there.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -30,8 +31,9 @@ class ObjectWindow {
   // 0 beyond the end: no field that anybody looks for.
   uint64_t word(size_t offset) const { return at<uint64_t>(offset); }
   uint32_t half(size_t offset) const { return at<uint32_t>(offset); }
-  bool has_word(uint64_t value) const {
-    for (size_t offset = 0; offset + 8 <= size(); offset += 8)
+  // Between these offsets.
+  bool has_word(uint64_t value, size_t from = 0, size_t end = ~size_t{0}) const {
+    for (size_t offset = from / 8 * 8; offset + 8 <= std::min(end, size()); offset += 8)
       if (word(offset) == value) return true;
     return false;
   }

@@ -168,7 +168,13 @@ std::optional<SendPlace> place_by(const OwnerMemory& memory, const ObjectWindow&
     if (blocks % kWqeBlockBytes != 0) return std::nullopt;
     blocks /= kWqeBlockBytes;
   }
-  if (blocks == 0) return *value == 0 ? std::optional(SendPlace{0, place.doorbell_addr, 0}) : std::nullopt;
+  // A queue that only receives: its send ring ends where it begins. (Behind the doorbell stands where what it
+  // receives ends, which may be the same in any queue.)
+  if (blocks == 0) {
+    const bool is_empty = is_pointer(place.ring_addr, kWqeBlockBytes) &&
+                          object.has_word(place.ring_addr, layout.ring + size_t{8}, layout.doorbell);
+    return *value == 0 && is_empty ? std::optional(SendPlace{0, place.doorbell_addr, 0}) : std::nullopt;
+  }
   if (blocks > kMaxBlocks || !std::has_single_bit(blocks)) return std::nullopt;
   place.blocks = static_cast<uint32_t>(blocks);
   const uint64_t bytes = blocks * kWqeBlockBytes;

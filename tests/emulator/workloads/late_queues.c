@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // A job that has been running for a while when somebody comes to look: queue pairs that have been
-// used, that have not, and remains of some that were destroyed. It says so, waits, and goes on with
+// used, that have not, one that can only receive, and remains of some that were destroyed. It says so, waits, and goes on with
 // all of them, with new ones, with one after a RESET, and destroys them in the end.
 //
 //     [LATE_CONTEXTS=1] late_queues DEVICE PAIRS USED BEFORE AFTER READY GO
@@ -27,6 +27,16 @@ static void make(long i) {
   active[i] = create_rc(node, NULL, depth, 1 + (int)(i / 4 % 3), (int)(i % 2) * 64);
   passive[i] = create_rc(node, NULL, 1, 1, 0);
   connect_pair(active[i], node, passive[i], node, kPatient);
+}
+
+static struct ibv_qp* make_receiver(void) {
+  struct ibv_qp_init_attr init = {.send_cq = nodes[0].cq,
+                                  .recv_cq = nodes[0].cq,
+                                  .qp_type = IBV_QPT_RC,
+                                  .cap = {.max_recv_wr = 8, .max_recv_sge = 1}};
+  struct ibv_qp* qp = ibv_create_qp(nodes[0].pd, &init);
+  require(qp != NULL, "cannot create a QP that only receives");
+  return qp;
 }
 
 static void write_all(long i, long count) {
@@ -64,18 +74,6 @@ static void destroy(long i) {
   require(!ibv_destroy_qp(active[i]) && !ibv_destroy_qp(passive[i]), "cannot destroy a QP");
 }
 
-static void say_and_wait(const char* ready, const char* go) {
-  FILE* file = fopen(ready, "w");
-  require(file != NULL, "cannot open %s", ready);
-  fprintf(file, "ready\n");
-  fclose(file);
-  file = fopen(go, "r");
-  require(file != NULL, "cannot open %s", go);
-  char line[16];
-  require(fgets(line, sizeof line, file) != NULL, "nobody said go");
-  fclose(file);
-}
-
 int main(int argc, char** argv) {
   require(argc == 8, "usage: late_queues DEVICE PAIRS USED BEFORE AFTER READY GO");
   const long pairs = atol(argv[2]), used = atol(argv[3]), before = atol(argv[4]), after = atol(argv[5]);
@@ -92,6 +90,7 @@ int main(int argc, char** argv) {
     if (before > 0) write_all(pairs + i, 3);
   }
   for (long i = 0; i < pairs; ++i) make(i);
+  struct ibv_qp* receiver = make_receiver();
   for (long i = 0; i < 4; ++i) destroy(pairs + i);
   for (long i = 0; i < used; ++i) write_all(i, before);
 
@@ -111,6 +110,8 @@ int main(int argc, char** argv) {
     write_all(0, after);
   }
   for (long i = 0; i <= pairs; ++i) destroy(i);
+  while (ibv_destroy_qp(receiver) == EBUSY) {
+  }
   for (long i = 0; i < contexts; ++i) {
     ibv_dereg_mr(source_mr[i]);
     ibv_dereg_mr(target_mr[i]);

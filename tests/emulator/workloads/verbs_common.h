@@ -217,3 +217,16 @@ static inline struct ibv_mr* reg(struct node* node, void* memory, size_t bytes) 
   require(mr != NULL, "cannot register memory");
   return mr;
 }
+
+// Opens the FIFO `ready`, says so, and waits for a line in the FIFO `go`.
+static inline void say_and_wait(const char* ready, const char* go) {
+  FILE* file = fopen(ready, "w");
+  require(file != NULL, "cannot open %s", ready);
+  fprintf(file, "ready\n");
+  fclose(file);
+  file = fopen(go, "r");
+  require(file != NULL, "cannot open %s", go);
+  char line[16];
+  require(fgets(line, sizeof line, file) != NULL, "nobody said go");
+  fclose(file);
+}
