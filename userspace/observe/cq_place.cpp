@@ -95,6 +95,7 @@ std::optional<CqProgress> progress_of(std::span<const std::byte> ring, uint32_t 
     if (!queue_pairs.contains(cqe.qp_num)) continue;
     ++progress.of_known;
     if (cqe.kind == CqeKind::requester) progress.senders.insert(cqe.qp_num);
+    if (cqe.kind == CqeKind::responder) progress.receivers.insert(cqe.qp_num);
   }
   progress.produced = uint64_t{parity} * entries + written;
   return progress;

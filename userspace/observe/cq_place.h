@@ -46,7 +46,7 @@ struct CqCandidate {
 struct CqProgress {
   uint64_t produced = 0;   // modulo twice the ring's entries
   uint32_t completions = 0, of_known = 0;  // all, and those of `queue_pairs`
-  std::set<uint32_t> senders;  // of these, whose sends completed here
+  std::set<uint32_t> senders, receivers;  // of these, whose sends or receives completed here
 };
 // Empty where the owner bits are no ring's. `entries`: a power of two.
 std::optional<CqProgress> progress_of(std::span<const std::byte> ring, uint32_t entries,

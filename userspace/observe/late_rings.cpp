@@ -116,6 +116,7 @@ struct LateRings::Impl {
       sought.found.handle = qp.handle;
       sought.object_bytes = kAroundNumber;
       numbers[qp.context].insert(qp.qp_num);
+      devx_numbers.insert({qp.context, qp.qp_num});
       qps.push_back(std::move(sought));
     }
     for (const LiveCq& cq : live.cqs)
@@ -266,14 +267,19 @@ struct LateRings::Impl {
     return at;
   }
 
-  // A CQ that no queue pair names has completions of one whose sends complete nowhere else.
+  // A CQ that no queue pair names has completions of one whose sends complete nowhere else, or, made by
+  // DevX, whose receives do not.
   bool is_used(const OwnerMemory& memory, const CqPlace& at, const CqSought& sought) {
     std::vector<std::byte> ring(uint64_t{sought.entries()} * at.entry_bytes);
     if (!memory.read(at.ring_addr, ring)) return false;
     const auto progress = progress_of(ring, sought.entries(), at.entry_bytes, numbers[sought.cq.context]);
-    return progress && std::ranges::any_of(progress->senders, [&](uint32_t number) {
-             return !sender_cqs.contains({sought.cq.context, number});
-           });
+    if (!progress) return false;
+    const auto sends = [&](uint32_t number) { return !sender_cqs.contains({sought.cq.context, number}); };
+    const auto receives = [&](uint32_t number) {
+      const std::pair of{sought.cq.context, number};
+      return devx_numbers.contains(of) && !received.contains(of);
+    };
+    return std::ranges::any_of(progress->senders, sends) || std::ranges::any_of(progress->receivers, receives);
   }
 
   bool add_cq(const OwnerMemory& memory, CqSought& sought, const CqPlace& at, uint64_t now_ns,
@@ -304,6 +310,7 @@ struct LateRings::Impl {
         }
         for (const uint32_t number : progress->senders)
           sender_cqs.try_emplace({sought.cq.context, number}, at.number);
+        for (const uint32_t number : progress->receivers) received.insert({sought.cq.context, number});
       }
     }
     cq_numbers[sought.cq.address] = at.number;
@@ -400,6 +407,7 @@ struct LateRings::Impl {
   std::map<uint64_t, std::set<uint32_t>> numbers;  // of queue pairs, by context
   std::map<uint64_t, uint32_t> cq_numbers;         // by struct ibv_cq *
   std::map<std::pair<uint64_t, uint32_t>, uint32_t> sender_cqs;  // by context and queue pair
+  std::set<std::pair<uint64_t, uint32_t>> received, devx_numbers;  // likewise: have a CQ; made by DevX
   std::vector<SendPlace> taken;
   FieldVote<SendFields> send_votes, devx_votes;
   FieldVote<CqFields> cq_votes;
@@ -487,6 +495,12 @@ size_t LateRings::unplaced_verbs_qps() const {
 size_t LateRings::unplaced_cqs() const {
   return static_cast<size_t>(
       std::ranges::count_if(impl_->cqs, [](const CqSought& cq) { return !cq.loose; }));
+}
+
+size_t LateRings::devx_without_completions() const {
+  return static_cast<size_t>(std::ranges::count_if(impl_->devx_numbers, [&](const auto& number) {
+    return !impl_->sender_cqs.contains(number) && !impl_->received.contains(number);
+  }));
 }
 
 ServingLibrary serving_library(pid_t pid, const LiveContext& context) {

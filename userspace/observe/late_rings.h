@@ -66,6 +66,8 @@ class LateRings {
   size_t unplaced_qps() const;
   size_t unplaced_verbs_qps() const;  // of these, those that verbs made
   size_t unplaced_cqs() const;
+  // Queue pairs made by DevX of whose completions none were found.
+  size_t devx_without_completions() const;
 
  private:
   struct Impl;

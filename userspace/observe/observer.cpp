@@ -275,14 +275,21 @@ void Observer::on_process_end(uint32_t pid, uint64_t now_ns) {
   directory_.on_process_end(pid);
   const auto it = processes_.find(pid);
   if (it == processes_.end()) return;
-  if (it->second.late) older_unplaced_ended_ += it->second.late->unplaced_qps();
+  keep_counts(it->second);
   // BPF has copied what was left; a ring that is still there had no such copy.
   it->second.reader->end(now_ns, false, marks_);
-  looks_ += it->second.reader->looks();
   // Also those of rings that were not taken up, or whose last copy was lost.
   while (!it->second.slots.empty()) free_slot(pid, *it->second.slots.begin());
   processes_.erase(it);
   std::erase_if(last_poster_, [&](const auto& entry) { return entry.first.pid == pid; });
+}
+
+// What is said of a process whose end has come, or the tracer's.
+void Observer::keep_counts(const Process& process) {
+  looks_ += process.reader->looks();
+  if (!process.late) return;
+  older_unplaced_ended_ += process.late->unplaced_qps();
+  devx_unplaced_ended_ += process.late->devx_without_completions();
 }
 
 void Observer::set_probed(uint32_t pid, bool probed, const char* reason) {
@@ -319,7 +326,7 @@ void Observer::stop(const Deliver& deliver) {
   for (auto& [pid, process] : processes_) {
     const bool read = process.reader->empty() || process.reader->look(out_);
     process.reader->end(monotonic_now_ns(), read, out_);
-    looks_ += process.reader->looks();
+    keep_counts(process);
   }
   processes_.clear();
   take(deliver, 0);
@@ -404,7 +411,11 @@ void Observer::bound_cpu(uint64_t now_ns) {
 void Observer::add_to(Counters& counters) const {
   const std::lock_guard lock(mutex_);
   counters.observer_looks += looks_;
-  for (const auto& [pid, process] : processes_) counters.observer_looks += process.reader->looks();
+  counters.devx_completions_unplaced += devx_unplaced_ended_;
+  for (const auto& [pid, process] : processes_) {
+    counters.observer_looks += process.reader->looks();
+    if (process.late) counters.devx_completions_unplaced += process.late->devx_without_completions();
+  }
   counters.observer_pressed_ms += pressed_ns_ / 1'000'000;
   counters.rings_unplaced += directory_.unplaced();
 }

@@ -119,6 +119,7 @@ class Observer : private Directory::Events {
   ProcessReader& reader(uint32_t pid);
   void add_found(uint32_t pid, const FoundRings& found);
   void free_slot(uint32_t pid, uint32_t number);
+  void keep_counts(const Process& process);
   uint32_t claim_slot(const RingOwner& owner, uint32_t handle, uint16_t kind);
   void look_for_older(uint64_t now_ns);
   void apply_explanations();
@@ -133,7 +134,7 @@ class Observer : private Directory::Events {
   KnownFields known_fields_;
   uint32_t next_slot_ = 0;  // of those for found rings
   uint64_t older_due_ns_ = 0;
-  uint64_t older_unplaced_ended_ = 0;  // of processes that have ended
+  uint64_t older_unplaced_ended_ = 0, devx_unplaced_ended_ = 0;  // of processes that have ended
   // What looks give, and what commands do: these tell of the past. A lane each keeps both in order
   // of time.
   RecordBuffer out_, marks_;

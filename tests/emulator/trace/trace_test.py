@@ -19,7 +19,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import oracle  # noqa: E402
-from compare import Comparison  # noqa: E402
+from compare import Comparison, read_expected  # noqa: E402
 from traced_run import Failed, bpf_map_entries, remove, run_late, run_started, run_traced  # noqa: E402
 
 
@@ -39,6 +39,7 @@ class Test:
 
     late = False  # the program runs already when the tracer comes
     in_guest = False  # hooks the kernel: where that can be (tests/vm/scenarios/late_contexts.py)
+    compared = True  # else only what `check` says
     sends = None  # likewise: it is stopped after so many sends; else it waits by itself
 
     def but(self, trace_options, **comparison):
@@ -494,6 +495,22 @@ def hooked(trace, counts):
     require("control plane by ib_uverbs_ioctl" in trace.said, f"the kernel was not hooked: {trace.said}")
 
 
+def receives_found(trace, counts):
+    """The ring of its receives' completions is found as well, whom no queue pair names where DevX made them: after the
+    attach all are told but those that the library takes out, unpolled, with their queue pair."""
+    completed = sum(len(cqes) for process in read_expected(trace.directory, trace.since_ns, False).values()
+                    for cqes in process.receives.values())
+    unread = trace.counters["ring_completions_missed"] + trace.counters["ring_records_stale"]
+    require(counts["receives"] >= completed - unread, f"{counts['receives']} receives, the device completed {completed}")
+    require(trace.counters["devx_completions_unplaced"] == 0, "completions of DevX queues are said not to be found")
+
+
+def completions_unplaced(trace, _):
+    """Of CQs that no library made nothing in memory tells the place: it is said of how many queue pairs."""
+    require(trace.counters["devx_completions_unplaced"] == 2,
+            f"devx_completions_unplaced: {trace.counters['devx_completions_unplaced']}")
+
+
 def late_rows():
     rows = {}
     for mode, name in ((PROBE_RING, "probe_ring"), (RING_RING, "ring_ring")):
@@ -511,8 +528,12 @@ def late_rows():
             test = ucx_direct("tag_lat", 500, devx, iterations=12000)
             test.late, test.sends = True, 500
             test.trace_options = mode["trace_options"]
-            test.comparison["anywhere"] = True
+            test.comparison["anywhere"], test.check = True, receives_found
             rows[f"late.ucx_{'devx' if devx else 'nodevx'}.{name}"] = test
+        test = single("{workloads}/devx_queues mlx5_0 200 plain 1 {ready} {go}", 0, check=completions_unplaced,
+                      trace_options=mode["trace_options"])
+        test.late, test.compared = True, False
+        rows[f"late.devx.{name}"] = test
     return rows
 
 
@@ -527,6 +548,8 @@ for _devx in (True, False):
 
 
 def compare(trace, test):
+    if not test.compared:
+        return collections.Counter()
     comparison = Comparison(trace, **test.comparison)
     if test.differs is None:
         return comparison.run()

@@ -2,9 +2,10 @@
 // Queues as GPU-initiated stacks make them: umems, CREATE_CQ and CREATE_QP by DevX, WQEs and
 // doorbell records written by hand, CQEs read by hand. No ibv_qp exists. Posts writes, reads, plain
 // and masked atomics of 4 and 8 bytes and NOPs, and checks memory after each. LIVES: so many queue pairs,
-// one after the other, each of which posts all that.
+// one after the other, each of which posts all that. With READY and GO: in the middle of each it says so
+// in the one FIFO, and waits for a line in the other.
 //
-//     devx_queues DEVICE OPERATIONS [plain|collapsed [LIVES]]
+//     devx_queues DEVICE OPERATIONS [plain|collapsed [LIVES [READY GO]]]
 //
 // Command offsets: see ../device/prm.h, which this file deliberately does not share.
 #include <infiniband/mlx5dv.h>
@@ -216,7 +217,7 @@ static void run_all(struct queue_pair* pair, uint64_t value) {
              "4-byte swap");
 }
 
-static void live(long rounds) {
+static void live(long rounds, const char* ready, const char* go) {
   struct queue_pair a = {0}, b = {0};
   create_queues(&a);
   create_queues(&b);
@@ -226,7 +227,10 @@ static void live(long rounds) {
     transition(own, kInit2Rtr, peer->qpn);
     transition(own, kRtr2Rts, 0);
   }
-  for (long i = 0; i < rounds; ++i) run_all(&a, (uint64_t)i * 0x123456789 + 1);
+  for (long i = 0; i < rounds; ++i) {
+    if (ready && i == rounds / 2) say_and_wait(ready, go);
+    run_all(&a, (uint64_t)i * 0x123456789 + 1);
+  }
   for (int i = 0; i < 2; ++i) {
     struct queue_pair* own = i ? &b : &a;
     mlx5dv_devx_obj_destroy(own->qp);
@@ -237,7 +241,7 @@ static void live(long rounds) {
 }
 
 int main(int argc, char** argv) {
-  require(argc >= 3, "usage: devx_queues DEVICE OPERATIONS [plain|collapsed [LIVES]]");
+  require(argc >= 3, "usage: devx_queues DEVICE OPERATIONS [plain|collapsed [LIVES [READY GO]]]");
   collapsed = argc > 3 && !strcmp(argv[3], "collapsed");
   node = open_node(argv[1], 16);
   struct mlx5dv_pd pd;
@@ -249,7 +253,7 @@ int main(int argc, char** argv) {
   here_mr = reg(&node, &here, sizeof here);
   there_mr = reg(&node, &there, sizeof there);
   const long lives = argc > 4 ? atol(argv[4]) : 1;
-  for (long i = 0; i < lives; ++i) live(atol(argv[2]));
+  for (long i = 0; i < lives; ++i) live(atol(argv[2]), argc > 6 ? argv[5] : NULL, argc > 6 ? argv[6] : NULL);
   static const struct {
     uint8_t opcode;
     const char* name;
