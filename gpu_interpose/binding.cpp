@@ -4,8 +4,7 @@
 //   procedure linkage table   the wrapper is exported, and we are first in the global scope
 //   dlsym, dlvsym             interposed below; a handle, RTLD_DEFAULT
 //   dlsym(RTLD_NEXT)          passed on by a jump, for the real one looks at its caller's address:
-//   the
-//                             program itself finds us next, an interposer behind us what it wants
+//                             a program finds us next, an interposer behind us what it wants
 //   cuGetProcAddress          its wrapper asks here (answer_proc_address)
 //
 // A wrapper stands for one real function. A second copy of a library (another path, another version

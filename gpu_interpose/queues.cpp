@@ -15,6 +15,7 @@
 #include "gpu_interpose/queue_facts.h"
 #include "gpu_interpose/reader.h"
 #include "gpu_interpose/registered.h"
+#include "gpu_interpose/registry_entry.h"
 #include "gpu_interpose/send_look.h"
 #include "gpu_interpose/stack_name.h"
 #include "gpu_interpose/text.h"
@@ -43,16 +44,6 @@ uint64_t now_ns() {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
-}
-
-// What a reader from outside sees is either before or after `change`.
-void write(sigma_gpu_queue& queue, auto&& change) {
-  std::atomic_ref<uint32_t> sequence(queue.sequence);
-  const uint32_t before = sequence.load(std::memory_order_relaxed);
-  sequence.store(before + 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  change();
-  sequence.store(before + 2, std::memory_order_release);
 }
 
 void after_fork() {
@@ -92,7 +83,7 @@ void describe_page(sigma_gpu_queue& queue, int fd) {
       continue;
     queue.flags |= SIGMA_GPU_UAR_SHARED;
     if (!(other.flags & SIGMA_GPU_UAR_SHARED))
-      write(other, [&] { other.flags |= SIGMA_GPU_UAR_SHARED; });
+      write_entry(other, [&] { other.flags |= SIGMA_GPU_UAR_SHARED; });
   }
 }
 
@@ -108,7 +99,7 @@ void tell_host_queue(const sigma_gpu_queue& queue) {
 
 void end_queue(uint32_t index) {
   sigma_gpu_queue& queue = registry.queues[index];
-  write(queue, [&] {
+  write_entry(queue, [&] {
     queue.state = SIGMA_GPU_QUEUE_ENDED;
     queue.ended_ns = now_ns();
   });
@@ -168,7 +159,7 @@ void add_queue(const Caller& caller, const PrmFacts& facts, sigma_gpu_stack stac
   if ((queue.flags & SIGMA_GPU_INITIATED) && queue.doorbell_addr) want_index(queue.ring_addr);
   queue_objects[index] = {true, caller.fd, caller.handle, caller.object};
   sigma_gpu_queue& entry = registry.queues[index];
-  write(entry, [&] {
+  write_entry(entry, [&] {
     queue.sequence = entry.sequence;
     memcpy(&entry, &queue, sizeof entry);
   });
@@ -222,7 +213,7 @@ void revive_queues(uint64_t since_ns, auto&& which) {
       sigma_gpu_queue& queue = registry.queues[i];
       if (queue.state != SIGMA_GPU_QUEUE_ENDED || queue.ended_ns < since_ns || !which(i)) continue;
       queue_objects[i].live = true;
-      write(queue, [&] {
+      write_entry(queue, [&] {
         queue.state = SIGMA_GPU_QUEUE_LIVE;
         queue.ended_ns = 0;
         begin_life(queue);
@@ -289,7 +280,7 @@ void on_reset(const Caller& caller) {
       if (queue.state != SIGMA_GPU_QUEUE_LIVE || !is_it(i)) continue;
       // Marked first: a new life without a mark is taken for a queue that went unseen.
       if (listens && (queue.flags & SIGMA_GPU_INITIATED)) reader_mark(i, ReaderMark::reset);
-      write(queue, [&] { begin_life(queue); });
+      write_entry(queue, [&] { begin_life(queue); });
     }
   }
   if (listens) reader_wait();
@@ -319,7 +310,7 @@ void on_modified(const Caller& caller, std::span<const std::byte> command,
     for (uint32_t i = 0; i < registry.used; ++i) {
       if (!queue_objects[i].is(caller)) continue;
       was_used |= registry.queues[i].qp_state != IBV_QPS_RESET;
-      write(registry.queues[i], [&] { apply_attributes(registry.queues[i], *facts); });
+      write_entry(registry.queues[i], [&] { apply_attributes(registry.queues[i], *facts); });
     }
   }
   if (was_used && facts->to_state == IBV_QPS_RESET) on_reset(caller);
@@ -373,28 +364,6 @@ void on_umem_kept(const Caller& caller, uint64_t since_ns) {
   on_memory_kept(begin, bytes, since_ns);
 }
 
-// Indices that stand there are read no more when this returns; not for long is it waited for.
-void drop_indices(uint64_t begin, uint64_t bytes, bool wait) {
-  bool any = false;
-  {
-    const Locked locked(registry_lock);
-    for (uint32_t i = 0; i < registry.used; ++i) {
-      sigma_gpu_queue& queue = registry.queues[i];
-      if (queue.state != SIGMA_GPU_QUEUE_LIVE || !overlaps(queue.index_addr, 8, begin, bytes))
-        continue;
-      write(queue, [&] {
-        queue.index_addr = 0;
-        queue.index_bytes = 0;
-        queue.index_state = SIGMA_GPU_INDEX_DROPPED;
-      });
-      any = true;
-    }
-  }
-  if (!any) return;
-  reader_queues_changed(false);
-  if (wait && reader_listens()) reader_wait();
-}
-
 uint64_t before_memory_end(uint64_t begin, uint64_t bytes) {
   drop_indices(begin, bytes, true);
   return end_queues([&](uint32_t i) { return stands_in(registry.queues[i], begin, bytes); });
@@ -435,47 +404,10 @@ void tell_tier(uint32_t index, uint64_t created_ns, uint8_t tier, sigma_gpu_reas
   const Locked locked(registry_lock);
   sigma_gpu_queue& queue = registry.queues[index];
   if (queue.created_ns != created_ns || queue.state != SIGMA_GPU_QUEUE_LIVE) return;
-  write(queue, [&] {
+  write_entry(queue, [&] {
     queue.tier = tier;
     queue.reason = static_cast<uint8_t>(reason);
   });
-}
-
-void on_index(const PublishedIndex& found) {
-  const auto fits = [](uint64_t named, uint64_t known) { return named == 0 || named == known; };
-  const auto names = [&](const sigma_gpu_queue& queue) {
-    return queue.state == SIGMA_GPU_QUEUE_LIVE && (queue.flags & SIGMA_GPU_INITIATED) &&
-           queue.qp_num == found.qp_num && queue.index_addr != found.index &&
-           queue.doorbell_addr != 0 && fits(found.ring, queue.ring_addr) &&
-           fits(found.completions, queue.cq_addr) &&
-           (found.record == queue.doorbell_addr || found.record == queue.doorbell_addr + 4);
-  };
-  const MemoryFacts memory = memory_of(found.index);
-  bool any = false;
-  {
-    const Locked locked(registry_lock);
-    for (uint32_t i = 0; i < registry.used && !any; ++i) {
-      sigma_gpu_queue& queue = registry.queues[i];
-      if (!names(queue)) continue;
-      write(queue, [&] {
-        queue.index_addr = found.index;
-        queue.index_bytes = 8;
-        queue.index_behind = found.behind;
-        queue.index_memory = static_cast<uint8_t>(memory.memory);
-        queue.index_state = SIGMA_GPU_INDEX_FOUND;
-      });
-      any = true;
-    }
-  }
-  if (any) reader_queues_changed(false);
-}
-
-void tell_index(uint32_t index, uint64_t created_ns, sigma_gpu_index_state state) {
-  if (state == SIGMA_GPU_INDEX_DROPPED) count(SIGMA_GPU_INDICES_DROPPED);
-  const Locked locked(registry_lock);
-  sigma_gpu_queue& queue = registry.queues[index];
-  if (queue.created_ns != created_ns || queue.state != SIGMA_GPU_QUEUE_LIVE) return;
-  write(queue, [&] { queue.index_state = static_cast<uint8_t>(state); });
 }
 
 // A queue may have been made before its memory, or its doorbell page, was registered.
@@ -502,7 +434,7 @@ void on_host_registered(uint64_t begin, uint64_t bytes, bool io_memory) {
                       overlaps(queue.uar_addr & ~uint64_t{4095}, 4096, begin, bytes));
     const bool its_ring = !io_memory && stands_in(queue, begin, bytes);
     if (!its_page && !its_ring) continue;
-    write(queue, [&] {
+    write_entry(queue, [&] {
       if (its_page) queue.flags |= SIGMA_GPU_UAR_MAPPED;
       if (its_ring && overlaps(queue.ring_addr, 1, begin, bytes))
         queue.ring_memory = SIGMA_GPU_MEMORY_REGISTERED;

@@ -66,6 +66,8 @@ void on_context_ended();
 void tell_tier(uint32_t index, uint64_t created_ns, uint8_t tier, sigma_gpu_reason reason);
 // A structure of the job's names the index of a queue.
 void on_index(const PublishedIndex& found);
+// Indices that stand there are read no more when this returns; it does not `wait` long for that.
+void drop_indices(uint64_t begin, uint64_t bytes, bool wait);
 // The reader's judgement of the index of the queue of this entry and time of creation.
 void tell_index(uint32_t index, uint64_t created_ns, sigma_gpu_index_state state);
 // The driver has registered host memory: what it covers a GPU can reach from now on.

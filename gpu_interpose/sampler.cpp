@@ -94,26 +94,6 @@ void Sampler::begin(uint32_t index, const sigma_gpu_queue& queue, uint64_t attac
   follow_index(watched, queue);
 }
 
-// Only together with a record in the same device's memory: what is read one after the other there
-// was so at those times.
-void Sampler::follow_index(Watched& watched, const sigma_gpu_queue& queue) {
-  if (watched.index.address() == queue.index_addr) return;
-  windows_.release(watched.index_window);
-  watched.index.begin(queue.index_addr, queue.ring_entries, queue.index_behind, watched.started);
-  watched.index_told = watched.index.state();
-  if (queue.index_addr == 0) return;
-  int device = -1;
-  sigma_gpu_reason why;
-  const bool usable = queue.index_memory == SIGMA_GPU_MEMORY_DEVICE &&
-                      queue.doorbell_memory == SIGMA_GPU_MEMORY_DEVICE && calls_ &&
-                      calls_->pointer_attribute(&device, cuda::kPointerDeviceOrdinal,
-                                                queue.index_addr) == cuda::kSuccess &&
-                      device == watched.gpu;
-  if (usable && watched.ring_window)
-    watched.index_window = windows_.open(watched.gpu, queue.index_addr, 8, why);
-  if (!usable || (watched.ring_window && !watched.index_window)) watched.index.drop();
-}
-
 // How it is read, and its completion queue, which may serve several.
 void Sampler::begin_reading(uint32_t index, const sigma_gpu_queue& queue) {
   Watched& watched = watched_[index];

@@ -10,7 +10,6 @@ namespace sigma::gpu {
 namespace {
 
 constexpr size_t kRecordBytes = 8;  // the doorbell record: receive, send
-constexpr size_t kIndexBytes = 8;
 constexpr uint64_t kSnapshotLookNs = 50'000'000;
 // A half of the buffer for each of a round's phases; of that, what may be ahead of the posts.
 constexpr size_t kPhaseBytes = Copier::kBufferBytes / 2, kAheadBytes = kPhaseBytes / 2;
@@ -20,26 +19,6 @@ constexpr uint32_t kMostBlocks = kPhaseBytes / 8 / kWqeBlockBytes;
 uint16_t send_doorbell(const std::byte* record) {
   return static_cast<uint16_t>(std::to_integer<unsigned>(record[6]) << 8 |
                                std::to_integer<unsigned>(record[7]));
-}
-
-sigma_gpu_index_state told_as(ProducerIndex::State state) {
-  switch (state) {
-    case ProducerIndex::State::none:
-      return SIGMA_GPU_INDEX_NONE;
-    case ProducerIndex::State::found:
-      return SIGMA_GPU_INDEX_FOUND;
-    case ProducerIndex::State::certified:
-      return SIGMA_GPU_INDEX_CERTIFIED;
-    case ProducerIndex::State::dropped:
-      break;
-  }
-  return SIGMA_GPU_INDEX_DROPPED;
-}
-
-uint64_t load64(const std::byte* at) {
-  uint64_t value;
-  memcpy(&value, at, sizeof value);
-  return value;
 }
 
 // Memory of this process that the job may unmap at any time: a fault must be an error.
@@ -97,21 +76,6 @@ bool Sampler::read_doorbell(Gpu& gpu, const Watched& watched, const std::byte*& 
   }
   at = copy(gpu, watched.doorbell_window, queue.doorbell_addr, kRecordBytes);
   return at != nullptr;
-}
-
-// The index, before (0) or after (1) the doorbell record. False: a copy was refused.
-bool Sampler::read_index(Gpu& gpu, Watched& watched, int which) {
-  const uint64_t address = watched.index.address();
-  if (watched.index_window) {
-    // Its memory may be freed while the queue's stays: that is no fault of the queue's windows.
-    watched.index_at[which] = gpu.copier.take(
-        [&](std::byte* to) { return read_window(*watched.index_window, address, to, kIndexBytes); },
-        kIndexBytes);
-    if (!watched.index_at[which]) watched.index.drop();
-    return true;
-  }
-  watched.index_at[which] = gpu.copier.copy(address, kIndexBytes);
-  return watched.index_at[which] != nullptr;
 }
 
 const std::byte* Sampler::copy(Gpu& gpu, const Window* window, uint64_t from, size_t bytes) {
@@ -335,26 +299,6 @@ SendLook::Laps Sampler::laps_of(const Watched& watched, uint64_t now) const {
   if (slot->look.collapsed()) return {.possible = away && slot->news};
   return {.possible = away && (slot->news || !slot->all_seen),
           .completed = slot->all_seen ? watched.completed : SendLook::kUnknown};
-}
-
-uint64_t Sampler::record_by_index(Watched& watched, uint64_t now) {
-  if (!watched.index_at[1]) return SendLook::kUnknown;
-  return watched.index.resolve({load64(watched.index_at[0]), load64(watched.index_at[1])},
-                               watched.doorbell_value, options_.most_posts_per_s, now);
-}
-
-// After the look's doorbell is taken in: a look that needs no index judges it.
-void Sampler::judge_index(uint32_t index, const SendLook::Laps& laps, uint64_t now) {
-  Watched& watched = watched_[index];
-  if (laps.possible)
-    watched.index.lost_sight();
-  else if (watched.index_at[1] && laps.record == SendLook::kUnknown)
-    watched.index.check({load64(watched.index_at[0]), load64(watched.index_at[1])},
-                        watched.send.record(), !watched.send.modulo(), now);
-  const ProducerIndex::State state = watched.index.state();
-  if (state == watched.index_told) return;
-  watched.index_told = state;
-  if (index_judged_) index_judged_(index, watched.created_ns, told_as(state));
 }
 
 bool Sampler::second_phase(Gpu& gpu, int device, bool last, double& fill) {
