@@ -25,7 +25,7 @@ struct Gdr {
   std::map<unsigned long, Pinned> pinned;
   unsigned long next = 1;
 };
-Gdr instance;
+Gdr& instance = *new Gdr;  // lives as long as tell() needs it
 
 unsigned long most() {
   const char* text = getenv("SIGMA_GDR_PINS");

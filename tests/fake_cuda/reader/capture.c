@@ -4,7 +4,10 @@
 // the pid). x86-64.
 // SIGMA_GPU_CAPTURE_LAP=N: once the first queue's producer index is certified, the reader, whose
 // thread this is, is held up until N blocks more have been posted.
+// SIGMA_GPU_CAPTURE_HOLD=1: the reader is held up until the driver's destructors have run, at the
+// process's exit, which then waits for its end.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -41,6 +44,36 @@ static void be_lapped(uint64_t blocks) {
     nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
 
+static int holding, leaving;
+
+static void be_held(void) {
+  __atomic_store_n(&holding, 1, __ATOMIC_RELEASE);
+  while (!__atomic_load_n(&leaving, __ATOMIC_ACQUIRE))
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+}
+
+static int reader_lives(void) {
+  DIR* tasks = opendir("/proc/self/task");
+  int found = 0;
+  for (struct dirent* task; tasks && (task = readdir(tasks));) {
+    char path[300], name[32] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    if (read(fd, name, sizeof name - 1) > 0) found |= strcmp(name, "sigmatrace-gpu\n") == 0;
+    close(fd);
+  }
+  if (tasks) closedir(tasks);
+  return found;
+}
+
+// Behind the driver's, which was loaded later.
+__attribute__((destructor)) static void leave(void) {
+  if (!__atomic_load_n(&holding, __ATOMIC_ACQUIRE)) return;
+  __atomic_store_n(&leaving, 1, __ATOMIC_RELEASE);
+  while (reader_lives()) nanosleep(&(struct timespec){0, 1000000}, NULL);
+}
+
 static void emitted(const void* records, uint32_t bytes) {
   char path[512];
   snprintf(path, sizeof path, "%s.%d", getenv("SIGMA_GPU_CAPTURE"), getpid());
@@ -48,6 +81,7 @@ static void emitted(const void* records, uint32_t bytes) {
   if (fd < 0) return;
   if (write(fd, records, bytes) != (ssize_t)bytes) abort();
   close(fd);
+  if (getenv("SIGMA_GPU_CAPTURE_HOLD")) be_held();
   if (getenv("SIGMA_GPU_CAPTURE_LAP"))
     be_lapped(strtoul(getenv("SIGMA_GPU_CAPTURE_LAP"), NULL, 10));
 }

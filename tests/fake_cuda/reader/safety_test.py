@@ -231,6 +231,8 @@ TESTS = {
     "context_stalled": ("context", ended_context(stalled=True), {**STALLED, "SIGMATRACE_GPU_WAIT_MS": "20"}),
     "signal": ("signal", seen_by_signal, {"SIGMATRACE_GPU_TIER": "5", "SIGMATRACE_GPU_SIGNAL": str(int(signal.SIGUSR2))}),
     "exit": ("exit", left, {"SIGMA_CUDA_STALL": "0.5:3000", "SIGMA_CUDA_SEED": "7", "SIGMATRACE_GPU_WAIT_MS": "20"}),
+    **{f"held_at_exit{suffix}": ("exit", left, {**mapped, "SIGMA_GPU_CAPTURE_HOLD": "1", "SIGMATRACE_GPU_WAIT_MS": "20"})
+       for suffix, mapped in (("", {}), ("_mapped", MAPPED))},
     "torn": ("torn", torn, {}),
     "twice": ("twice", twice, {}),
     "twice_mapped": ("twice", twice, MAPPED),
