@@ -47,11 +47,11 @@ def rows(source, typedefs):
     if len(hooks) < 20:
         sys.exit("hooks.def is not understood")
     for symbol, base, since, until, stream in hooks:
-        suffix = "_ptsz" if stream == "per_thread" else ""
+        suffix = symbol[-len("_ptsz"):] if stream == "per_thread" else ""  # or _ptds
         pointers = [f"{base}_v{since}{suffix}"]
         # The newest version of the name is one that the table knows.
         if until == "0":
-            newest = max(int(version) for name, version in re.findall(r"PFN_(cu\w+?)_v(\d+)\b", typedefs) if name == base)
+            newest = max(int(version) for version in re.findall(rf"PFN_{base}_v(\d+){suffix}\b", typedefs))
             pointers.append(f"{base}_v{newest}{suffix}")
         for pointer in dict.fromkeys(pointers):
             if pointer not in known:
