@@ -8,23 +8,20 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <map>
 #include <set>
 
+#include "observe/late_cqs.h"
 #include "observe/number_scan.h"
 #include "observe/owner_memory.h"
-#include "resolve/elf_file.h"
 
 namespace sigma {
 namespace {
 
 constexpr size_t kQpBytes = 0x600;  // struct mlx5_qp has 0x3f0 to 0x500 behind the ibv_qp
-constexpr size_t kCqBytes = 0x300;
 constexpr size_t kBeforeNumber = 0x80, kAroundNumber = 0x280;  // of a structure with a QP's number
 constexpr size_t kEnoughVoters = 32;
 constexpr size_t kMaxWatchedOfOne = 64;
 constexpr int kMaxFailures = 3;
-constexpr uint64_t kFirstRetryNs = 20'000'000, kLastRetryNs = 1'000'000'000;
 
 // A word that may be the second of a doorbell record.
 struct Watched {
@@ -41,13 +38,6 @@ struct QueuePairSought {
   size_t object_bytes = 0;
   std::vector<Watched> watched;
   bool is_devx() const { return found.qp_ptr == 0; }
-};
-
-struct CqSought {
-  LiveCq cq;
-  bool loose = false;
-  uint64_t retry_ns = 0, next_ns = 0;
-  uint32_t entries() const { return static_cast<uint32_t>(cq.entries) + 1; }
 };
 
 // A ring's begin and its end stand there.
@@ -82,7 +72,7 @@ QpService service_by(const OwnerMemory& memory, const SendPlace& place, uint32_t
 
 struct LateRings::Impl {
   Impl(pid_t process, KnownFields& fields, const LateLimits& bounds)
-      : pid(process), known(fields), limits(bounds) {}
+      : pid(process), known(fields), limits(bounds), cqs(process, fields) {}
 
   // ---- what is sought
 
@@ -105,7 +95,7 @@ struct LateRings::Impl {
       sought.send_cq_ptr = qp.send_cq;
       sought.objects = {qp.address};
       sought.object_bytes = kQpBytes;
-      numbers[qp.context].insert(qp.qp_num);
+      cqs.add_user(qp.context, qp.qp_num, false);
       qps.push_back(std::move(sought));
     }
     for (const LiveDevxQp& qp : live.devx_qps) {
@@ -115,14 +105,13 @@ struct LateRings::Impl {
       sought.found.spec.origin = SIGMA_RING_BY_CONTENT;
       sought.found.handle = qp.handle;
       sought.object_bytes = kAroundNumber;
-      numbers[qp.context].insert(qp.qp_num);
-      devx_numbers.insert({qp.context, qp.qp_num});
+      cqs.add_user(qp.context, qp.qp_num, true);
       qps.push_back(std::move(sought));
     }
     for (const LiveCq& cq : live.cqs)
-      if (own.contains(cq.context)) cqs.push_back({cq, false, kFirstRetryNs, 0});
+      if (own.contains(cq.context)) cqs.add(cq, false);
     for (const LiveCq& cq : live.loose_cqs)
-      if (own.contains(cq.context)) cqs.push_back({cq, true, kFirstRetryNs, 0});
+      if (own.contains(cq.context)) cqs.add(cq, true);
   }
 
   RingOwner owner(uint64_t context, uint32_t number) const {
@@ -216,105 +205,8 @@ struct LateRings::Impl {
       spec.service = service_by(memory, at, spec.owner.number);
       spec.qp_type = spec.service == QpService::dci ? IBV_QPT_DRIVER : IBV_QPT_RC;
     }
-    if (const auto cq = cq_numbers.find(qp.send_cq_ptr); cq != cq_numbers.end())
-      spec.send_cqn = cq->second;
-    else if (const auto by = sender_cqs.find({spec.owner.context, spec.owner.number});
-             by != sender_cqs.end())
-      spec.send_cqn = by->second;
+    spec.send_cqn = cqs.number_for(spec.owner.context, spec.owner.number, qp.send_cq_ptr);
     out.sends.push_back(qp.found);
-    return true;
-  }
-
-  void place_cqs(const OwnerMemory& memory, uint64_t now_ns, FoundRings& out) {
-    uint64_t budget = limits.read_bytes;
-    size_t voters = 0;
-    const auto pass = [&](bool by_fields, bool loose) {
-      std::erase_if(cqs, [&](CqSought& sought) {
-        if (sought.loose != loose) return false;
-        const auto& known_numbers = numbers[sought.cq.context];
-        const ObjectWindow object(memory, sought.cq.address, kCqBytes);
-        std::optional<CqPlace> at;
-        if (by_fields) {
-          std::vector<CqFields> fields = cq_votes.winners();
-          if (fields.empty()) fields = known.of(build_id).cqs;
-          at = place_by(memory, object, sought.entries(), known_numbers, fields);
-          if (at && loose && !is_used(memory, *at, sought)) at.reset();
-        } else if (voters < kEnoughVoters) {
-          at = certify(memory, object, sought, budget);
-          voters += at.has_value();
-        }
-        return at && add_cq(memory, sought, *at, now_ns, out);
-      });
-    };
-    for (const bool loose : {false, true}) {
-      pass(true, loose);  // by what is known of this build
-      pass(false, loose);
-      pass(true, loose);
-    }
-  }
-
-  std::optional<CqPlace> certify(const OwnerMemory& memory, const ObjectWindow& object,
-                                 const CqSought& sought, uint64_t& budget) {
-    const auto candidates =
-        certify_cq(memory, object, sought.entries(), numbers[sought.cq.context], budget);
-    const auto at = only_place(candidates);
-    if (!at) return std::nullopt;
-    if (sought.loose && !is_used(memory, *at, sought)) return std::nullopt;
-    std::set<CqFields> fields;
-    for (const CqCandidate& each : candidates)
-      if (each.place == *at) fields.insert(each.layout);
-    cq_votes.add({fields.begin(), fields.end()});
-    return at;
-  }
-
-  // A CQ that no queue pair names has completions of one whose sends complete nowhere else, or, made by
-  // DevX, whose receives do not.
-  bool is_used(const OwnerMemory& memory, const CqPlace& at, const CqSought& sought) {
-    std::vector<std::byte> ring(uint64_t{sought.entries()} * at.entry_bytes);
-    if (!memory.read(at.ring_addr, ring)) return false;
-    const auto progress = progress_of(ring, sought.entries(), at.entry_bytes, numbers[sought.cq.context]);
-    if (!progress) return false;
-    const auto sends = [&](uint32_t number) { return !sender_cqs.contains({sought.cq.context, number}); };
-    const auto receives = [&](uint32_t number) {
-      const std::pair of{sought.cq.context, number};
-      return devx_numbers.contains(of) && !received.contains(of);
-    };
-    return std::ranges::any_of(progress->senders, sends) || std::ranges::any_of(progress->receivers, receives);
-  }
-
-  bool add_cq(const OwnerMemory& memory, CqSought& sought, const CqPlace& at, uint64_t now_ns,
-              FoundRings& out) {
-    const auto start = start_of(memory, at, sought.entries());
-    if (!start) return false;
-    FoundCq found;
-    found.handle = sought.cq.handle;
-    found.cq_ptr = sought.cq.address;
-    found.spec.owner = owner(sought.cq.context, at.number);
-    found.spec.ring_addr = at.ring_addr;
-    found.spec.doorbell_addr = at.doorbell_addr;
-    found.spec.ring.entries = sought.entries();
-    found.spec.ring.entry_bytes = at.entry_bytes;
-    found.spec.origin = SIGMA_RING_BY_SCAN;
-    found.spec.since_ns = now_ns;
-    found.spec.first = start->next;
-    found.spec.consumed = start->consumed;
-    std::vector<std::byte> ring(uint64_t{sought.entries()} * at.entry_bytes);
-    if (memory.read(at.ring_addr, ring)) {
-      const auto& known_numbers = numbers[sought.cq.context];
-      if (const auto progress = progress_of(ring, sought.entries(), at.entry_bytes, known_numbers)) {
-        // What was not there at the attach came since; it was of nobody else.
-        const bool first_lap = progress->produced <= sought.entries();
-        if (sought.next_ns != 0 && first_lap && progress->completions == progress->of_known) {
-          found.spec.first = 0;
-          found.spec.unread_since_ns = begun_ns;
-        }
-        for (const uint32_t number : progress->senders)
-          sender_cqs.try_emplace({sought.cq.context, number}, at.number);
-        for (const uint32_t number : progress->receivers) received.insert({sought.cq.context, number});
-      }
-    }
-    cq_numbers[sought.cq.address] = at.number;
-    out.cqs.push_back(found);
     return true;
   }
 
@@ -394,23 +286,17 @@ struct LateRings::Impl {
     return moved;
   }
 
-  void learn() { known.learn(build_id, {send_votes.winners(), cq_votes.winners()}); }
+  void learn() { known.learn(build_id, {send_votes.winners(), cqs.voted()}); }
 
   pid_t pid;
-  uint64_t begun_ns = 0;
   KnownFields& known;
   LateLimits limits;
   std::string build_id;
   std::optional<RemoteMemory> memory;
   std::vector<QueuePairSought> qps;  // not placed
-  std::vector<CqSought> cqs;
-  std::map<uint64_t, std::set<uint32_t>> numbers;  // of queue pairs, by context
-  std::map<uint64_t, uint32_t> cq_numbers;         // by struct ibv_cq *
-  std::map<std::pair<uint64_t, uint32_t>, uint32_t> sender_cqs;  // by context and queue pair
-  std::set<std::pair<uint64_t, uint32_t>> received, devx_numbers;  // likewise: have a CQ; made by DevX
+  LateCqs cqs;
   std::vector<SendPlace> taken;
   FieldVote<SendFields> send_votes, devx_votes;
-  FieldVote<CqFields> cq_votes;
   size_t cursor = 0;
 };
 
@@ -421,7 +307,6 @@ LateRings::~LateRings() = default;
 FoundRings LateRings::begin(const LiveObjects& live, const std::string& build_id, uint64_t now_ns) {
   FoundRings found;
   impl_->build_id = build_id;
-  impl_->begun_ns = now_ns;
   impl_->take(live);
   if (done()) return found;
   auto memory = RemoteMemory::open(impl_->pid);
@@ -429,10 +314,9 @@ FoundRings LateRings::begin(const LiveObjects& live, const std::string& build_id
   impl_->memory = *std::move(memory);
   impl_->find_structures(*impl_->memory);
   const RemoteOwner owner(*impl_->memory);
-  impl_->place_cqs(owner, now_ns, found);
+  impl_->cqs.begin(owner, build_id, impl_->limits.read_bytes, now_ns, found.cqs);
   impl_->place_qps(owner, now_ns, found);
   impl_->watch(owner, now_ns);
-  for (CqSought& cq : impl_->cqs) cq.next_ns = now_ns + cq.retry_ns;
   impl_->learn();
   return found;
 }
@@ -441,17 +325,11 @@ FoundRings LateRings::look(uint64_t now_ns) {
   FoundRings found;
   Impl& impl = *impl_;
   if (!impl.memory) return found;
-  const auto due = std::ranges::any_of(impl.cqs, [&](const CqSought& cq) { return cq.next_ns <= now_ns; });
+  const bool due = impl.cqs.due(now_ns);
   const std::vector<size_t> moved = impl.moved(now_ns);
   if ((moved.empty() && !due) || !impl.memory->refresh().ok()) return found;
   const RemoteOwner owner(*impl.memory);
-  if (due) {
-    impl.place_cqs(owner, now_ns, found);
-    for (CqSought& cq : impl.cqs) {
-      cq.retry_ns = std::min(cq.retry_ns * 2, kLastRetryNs);
-      cq.next_ns = now_ns + cq.retry_ns;
-    }
-  }
+  if (due) impl.cqs.look(owner, impl.limits.read_bytes, now_ns, found.cqs);
   bool learnt = false;
   std::vector<size_t> placed;
   uint64_t budget = impl.limits.read_bytes;
@@ -481,9 +359,7 @@ void LateRings::forget(uint64_t context, uint32_t handle) {
   std::erase_if(impl_->qps, [&](const QueuePairSought& qp) {
     return qp.found.spec.owner.context == context && qp.found.handle == handle;
   });
-  std::erase_if(impl_->cqs, [&](const CqSought& cq) {
-    return cq.cq.context == context && cq.cq.handle == handle;
-  });
+  impl_->cqs.forget(context, handle);
 }
 
 bool LateRings::done() const { return impl_->qps.empty() && impl_->cqs.empty(); }
@@ -492,29 +368,7 @@ size_t LateRings::unplaced_verbs_qps() const {
   return static_cast<size_t>(
       std::ranges::count_if(impl_->qps, [](const QueuePairSought& qp) { return !qp.is_devx(); }));
 }
-size_t LateRings::unplaced_cqs() const {
-  return static_cast<size_t>(
-      std::ranges::count_if(impl_->cqs, [](const CqSought& cq) { return !cq.loose; }));
-}
-
-size_t LateRings::devx_without_completions() const {
-  return static_cast<size_t>(std::ranges::count_if(impl_->devx_numbers, [&](const auto& number) {
-    return !impl_->sender_cqs.contains(number) && !impl_->received.contains(number);
-  }));
-}
-
-ServingLibrary serving_library(pid_t pid, const LiveContext& context) {
-  const auto maps = read_maps(pid);
-  if (!maps.ok()) return {};
-  const Mapping* mapping = find_mapping(*maps, context.post_send);
-  if (mapping == nullptr || mapping->inode == 0) return {};
-  const std::string name = mapping->path.substr(mapping->path.rfind('/') + 1);
-  // Providers are plugins by this name, libmlx5 apart; what else posts has rdma-core linked in.
-  if (name.find("mlx5") == std::string::npos && name.find("-rdmav") != std::string::npos) return {};
-  ServingLibrary library{true, {}};
-  if (const auto path = reachable_path(pid, *mapping); path.ok())
-    if (const auto elf = ElfFile::open(*path); elf.ok()) library.build_id = elf->build_id();
-  return library;
-}
+size_t LateRings::unplaced_cqs() const { return impl_->cqs.unplaced(); }
+size_t LateRings::devx_without_completions() const { return impl_->cqs.devx_without_completions(); }
 
 }  // namespace sigma

@@ -20,6 +20,7 @@
 #include <string>
 
 #include "observe/known_fields.h"
+#include "observe/late_cqs.h"
 #include "observe/ring_specs.h"
 #include "resolve/live_objects.h"
 
@@ -29,12 +30,6 @@ struct FoundSend {
   SendSpec spec;
   uint32_t handle = 0;
   uint64_t qp_ptr = 0;  // struct ibv_qp *; 0: made by DevX
-};
-
-struct FoundCq {
-  CqSpec spec;
-  uint32_t handle = 0;
-  uint64_t cq_ptr = 0;
 };
 
 struct FoundRings {
@@ -73,12 +68,5 @@ class LateRings {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// The build-id of the library that serves a context; empty: not libmlx5, or not to be told.
-struct ServingLibrary {
-  bool mlx5 = false;
-  std::string build_id;
-};
-ServingLibrary serving_library(pid_t pid, const LiveContext& context);
 
 }  // namespace sigma

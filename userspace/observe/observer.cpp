@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "bpf/ring_slots.h"
+#include "observe/serving_library.h"
 
 namespace sigma {
 namespace {

@@ -13,6 +13,7 @@
 
 #include "observe/late_rings.h"
 #include "observe/owner_memory.h"
+#include "observe/serving_library.h"
 
 using namespace sigma;
 
