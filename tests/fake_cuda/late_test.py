@@ -46,7 +46,8 @@ class Late(Traced):
                 if line.startswith("attached"):
                     break
             os.kill(pid, signal.SIGCONT)
-            print(attach.communicate(timeout=LIMIT_S)[0])
+            self.output = attach.communicate(timeout=LIMIT_S)[0]
+            print(self.output)
             require(attach.returncode == 0, f"attach: status {attach.returncode}")
             rest = job.communicate(timeout=LIMIT_S)[0]
             require(job.returncode == 0 and "ok" in rest.splitlines(), f"the job: status {job.returncode}\n{rest}")
@@ -69,7 +70,11 @@ def judge(run):
         require(wqe, f"an operation that was not posted: {row}")
         problems = differences(row, wqe, truth.cqes.get((*number, index)), truth.rung.get(number, {}).get(index), run.utc_offset_ns)
         require(not problems, f"{'; '.join(problems)}\n{row}\n{wqe}")
-        require(row["initiator"] == "gpu" and row["tier"] == "3" and row["peer_qp_num"], f"initiator, tier, peer: {row}")
+        tier = "3" if run.test.origin == "library" else "1"
+        require(row["initiator"] == "gpu" and row["tier"] == tier and row["peer_qp_num"], f"initiator, tier, peer: {row}")
+    origins = [qp["observed"]["origin"] for qp in run.qps().values()]
+    require(origins == [run.test.origin] * 2, f"who told of rings: {origins}")
+    require("shown no ring" not in run.output, "rings that were told of are said not to be seen")
     require(len(rows) == 2, f"queues of which something was told: {len(rows)} of 2")
     for number, told in rows.items():
         ring = run.qps()[number]["observed"]
@@ -83,7 +88,13 @@ def judge(run):
         print(f"QP {number[1]}: told from {first} to {max(told)}, of {end}")
 
 
-TESTS = {"late": Test("nvshmem --operations 4000 --pace-us 2000", judge, {"SIGMATRACE_GPU_WAIT_MS": "10000"})}
+PATIENT = {"SIGMATRACE_GPU_WAIT_MS": "10000"}
+TESTS = {
+    "late": Test("nvshmem --operations 4000 --pace-us 2000", judge, PATIENT),
+    "late_ucx": Test("ucx_gda --operations 3000 --pace-us 2000", judge, PATIENT),
+    # Read by the tracer, which finds them by their content.
+    "late_host": Test("mooncake --mode host --operations 3000 --pace-us 2000", judge, PATIENT, origin="content"),
+}
 
 
 def execute(name, build):

@@ -66,7 +66,7 @@ TEST_CASE("mutated GPU registries do no harm") {
     }
     ++read;
     if (queues->size() > SIGMA_GPU_MAX_QUEUES) FAIL("more queues than a registry has");
-    if (read_inside(*queues).size() > queues->size()) FAIL("more queues read than there are");
+    if (gpu_tiers(*queues).size() > queues->size()) FAIL("more queues read than there are");
     for (const sigma_qp_peer& peer : to_peer_records(*queues, 1)) {
       if (peer.h.size != sizeof peer || memchr(peer.device, 0, sizeof peer.device) == nullptr)
         FAIL("a record that is none");

@@ -39,11 +39,11 @@ Result<std::vector<sigma_gpu_queue>> read_gpu_registry(const RemoteMemory& memor
   return queues;
 }
 
-std::set<std::pair<std::string, uint32_t>> read_inside(const std::vector<sigma_gpu_queue>& queues) {
-  std::set<std::pair<std::string, uint32_t>> inside;
+std::map<std::pair<std::string, uint32_t>, uint8_t> gpu_tiers(const std::vector<sigma_gpu_queue>& queues) {
+  std::map<std::pair<std::string, uint32_t>, uint8_t> tiers;
   for (const sigma_gpu_queue& queue : queues)
-    if (queue.tier != 1 && queue.tier != SIGMA_GPU_TIER_NONE) inside.emplace(queue.device, queue.qp_num);
-  return inside;
+    if (queue.tier != SIGMA_GPU_TIER_NONE) tiers[{queue.device, queue.qp_num}] = queue.tier;
+  return tiers;
 }
 
 std::vector<sigma_qp_peer> to_peer_records(const std::vector<sigma_gpu_queue>& queues,

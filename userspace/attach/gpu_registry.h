@@ -6,7 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,9 +27,9 @@ Result<std::vector<sigma_gpu_queue>> read_gpu_registry(const RemoteMemory& memor
 std::vector<sigma_qp_peer> to_peer_records(const std::vector<sigma_gpu_queue>& queues,
                                            uint64_t now_ns);
 
-// By device and number, those that the library reads itself, or nobody: which GPUs post to, and not in
-// host memory (tier 1), which the observer reads.
-std::set<std::pair<std::string, uint32_t>> read_inside(const std::vector<sigma_gpu_queue>& queues);
+// By device and number, the tier of those that GPUs post to: 1 are in host memory, and the observer
+// reads them; of the others the library tells, or nobody.
+std::map<std::pair<std::string, uint32_t>, uint8_t> gpu_tiers(const std::vector<sigma_gpu_queue>& queues);
 
 // Where a symbol of a file stands in a process that maps it; 0: it does not.
 uint64_t address_in_process(const std::vector<Mapping>& maps, const std::string& mapped_as,

@@ -133,7 +133,7 @@ void Tracer::start_observer() {
   options.on_slot = [this](uint32_t pid, uint64_t name, uint32_t handle, uint32_t slot) {
     return capture_->set_ring_slot(static_cast<pid_t>(pid), name, handle, slot).ok();
   };
-  options.told_by_library = [this](uint32_t pid) { return read_by_library(static_cast<pid_t>(pid)); };
+  options.told_by_library = [this](uint32_t pid) { return told_by_library(static_cast<pid_t>(pid)); };
   options.on_doorbell = [this](uint32_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr) {
     (void)capture_->set_doorbell(static_cast<pid_t>(pid), qp_ptr, qp_num, doorbell_addr);
   };

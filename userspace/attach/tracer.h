@@ -184,7 +184,7 @@ class Tracer {
   void probe_older(Target& target);
   void attach_live_functions(Target& target, const LiveObjects& objects, const std::string& libibverbs);
   // Which rings the library preloaded into a process reads itself. By any thread.
-  std::set<std::pair<std::string, uint32_t>> read_by_library(pid_t pid);
+  std::map<std::pair<std::string, uint32_t>, uint8_t> told_by_library(pid_t pid);
   void find_older_gpu_queues(const Target& target, const std::vector<Mapping>& maps, const std::string& path,
                              const std::string& mapped_as);
   void find_peers(const Target& target);

@@ -128,7 +128,7 @@ void Tracer::find_older_gpu_queues(const Target& target, const std::vector<Mappi
   }
 }
 
-std::set<std::pair<std::string, uint32_t>> Tracer::read_by_library(pid_t pid) {
+std::map<std::pair<std::string, uint32_t>, uint8_t> Tracer::told_by_library(pid_t pid) {
   uint64_t address = 0;
   {
     const std::lock_guard lock(registries_mutex_);
@@ -140,7 +140,8 @@ std::set<std::pair<std::string, uint32_t>> Tracer::read_by_library(pid_t pid) {
   if (!memory.ok()) return {};
   // Its memory may be found when the queue has just ended.
   const auto queues = read_gpu_registry(*memory, address, true);
-  return queues.ok() ? read_inside(*queues) : std::set<std::pair<std::string, uint32_t>>{};
+  if (!queues.ok()) return {};
+  return gpu_tiers(*queues);
 }
 
 }  // namespace sigma

@@ -362,6 +362,12 @@ void LateRings::forget(uint64_t context, uint32_t handle) {
   impl_->cqs.forget(context, handle);
 }
 
+void LateRings::told_inside(uint64_t context, uint32_t number) {
+  std::erase_if(impl_->qps, [&](const QueuePairSought& qp) {
+    return qp.found.spec.owner.context == context && qp.found.spec.owner.number == number;
+  });
+}
+
 bool LateRings::done() const { return impl_->qps.empty() && impl_->cqs.empty(); }
 size_t LateRings::unplaced_qps() const { return impl_->qps.size(); }
 size_t LateRings::unplaced_verbs_qps() const {

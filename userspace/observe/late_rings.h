@@ -57,6 +57,9 @@ class LateRings {
   // The process destroys it, or has: nobody needs to find it any more. `handle` in `context`.
   void forget(uint64_t context, uint32_t handle);
 
+  // Likewise: the preloaded library tells of this queue pair.
+  void told_inside(uint64_t context, uint32_t number);
+
   bool done() const;  // nothing left to look for
   size_t unplaced_qps() const;
   size_t unplaced_verbs_qps() const;  // of these, those that verbs made

@@ -140,6 +140,10 @@ OlderQueues Observer::add_older(const LiveObjects& live, uint64_t now_ns) {
   }
   add_found(pid, found);
   older.placed = found.sends.size();
+  if (options_.told_by_library)
+    for (const auto& [queue, tier] : options_.told_by_library(pid))
+      for (const LiveContext& context : of_mlx5.contexts)
+        if (tier != 1 && context.device == queue.first) late->told_inside(context.address, queue.second);
   older.unplaced = late->unplaced_verbs_qps();
   older.cqs_unplaced = late->unplaced_cqs();
   process(pid).late = std::move(late);
@@ -152,13 +156,15 @@ void Observer::add_found(uint32_t pid, const FoundRings& found) {
     cq.spec.slot = claim_slot(cq.spec.owner, cq.handle, SIGMA_RING_CQ);
     directory_.add_found(cq.spec, cq.handle);
   }
-  std::optional<std::set<std::pair<std::string, uint32_t>>> told;
+  std::optional<std::map<std::pair<std::string, uint32_t>, uint8_t>> told;
   for (FoundSend send : found.sends) {
     if (send.spec.origin == SIGMA_RING_BY_CONTENT && options_.told_by_library) {
       // Asked for now: a queue is in the registry before it is posted to, and so before it can be found.
       if (!told) told = options_.told_by_library(pid);
       const RingOwner& owner = send.spec.owner;
-      if (told->contains({directory_.device_of(pid, owner.context), owner.number})) continue;
+      const auto tier = told->find({directory_.device_of(pid, owner.context), owner.number});
+      if (tier != told->end() && tier->second != 1) continue;
+      if (tier != told->end()) send.spec.initiator = SIGMA_INITIATOR_GPU, send.spec.tier = 1;
     }
     send.spec.slot = claim_slot(send.spec.owner, send.handle, SIGMA_RING_SEND);
     directory_.add_found(send.spec, send.handle, send.qp_ptr);

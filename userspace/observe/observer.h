@@ -38,9 +38,10 @@ struct ObserverOptions {
   // Set where commands name a file of the kernel's and no context: which file (sigma_uverbs.ucontext) each
   // descriptor of a process stands for.
   std::function<std::map<int, uint64_t>(uint32_t pid)> files_of;
-  // Queue pairs, by device and number, that the library preloaded into the process reads itself. Such a
-  // ring is not read from outside as well, where its memory happens to be mapped. By any thread.
-  std::function<std::set<std::pair<std::string, uint32_t>>(uint32_t pid)> told_by_library;
+  // Queue pairs that GPUs post to, by device and number, with the tier, as the library preloaded into the
+  // process says. Those in host memory (1) are read from outside; the others it reads itself, and they are
+  // not read as well where their memory happens to be mapped. By any thread.
+  std::function<std::map<std::pair<std::string, uint32_t>, uint8_t>(uint32_t pid)> told_by_library;
   // Of queues older than the attach, by whichever thread finds them: BPF copies the ring of this
   // slot when a command on (pid, name, handle) ends it (false: it will not), where `name` is the context
   // or its file; and where a queue pair's doorbell is.
