@@ -59,7 +59,10 @@ TESTS = {
     "mooncake_host": Test(f"mooncake --mode host {PACED}", told(1), origin="command"),
     "mooncake_host_wraps": Test(f"mooncake --mode host {STARTED}", told(1), origin="command"),
     "nvshmem_resets": Test(f"nvshmem {RESET}", relived(3, 2)),
+    "nvshmem_resets_mapped": Test(f"nvshmem {RESET}", relived(2, 2), MAPPED),
     "nvshmem_resets_stalls": Test(f"nvshmem {RESET}", relived(3, 2), STALLS),
+    # In umems by address, which the tracer may take for host memory.
+    "mooncake_resets_stalls": Test(f"mooncake {RESET}", relived(3, 2), STALLS),
     "mooncake_host_resets": Test(f"mooncake --mode host {RESET}", relived(1, 2), origin="command"),
     "mooncake_host_unpaced": Test("mooncake --mode host --operations 6000 --depth 128", told(1), origin="command"),
     # Without CUDA nobody says that these are posted to by a GPU.

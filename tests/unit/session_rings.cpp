@@ -306,6 +306,24 @@ TEST_CASE("rings: entries of a life that has ended are counted and dropped") {
   CHECK(counters.operations == 2);
 }
 
+TEST_CASE("rings: an observer that comes later does not take the library's ring, where that reads it") {
+  RingRig rig;
+  rig.read_by_library();
+  const bool reads = GENERATE(true, false);
+  rig.mode = reads ? SIGMA_RING_READ : SIGMA_RING_SETUP;
+  rig.ring(SIGMA_RING_BEGIN, 0);
+  rig.mode = SIGMA_RING_READ;
+  rig.read_by_observer();
+  rig.ring(SIGMA_RING_BEGIN, 1);
+  if (reads) rig.read_by_library();
+  auto post = RingRig::written(0);
+  post.life = reads ? 0 : 1;
+  rig.ring_post(post);
+  auto& counters = rig.finish();
+  CHECK(rig.operations.size() == 1);
+  CHECK(counters.ring_records_refused == reads);
+}
+
 TEST_CASE("rings: what the library tells behind a DESTROY is of the queue pair that ended") {
   RingRig rig;
   rig.read_by_library();

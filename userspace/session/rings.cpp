@@ -113,8 +113,11 @@ void Correlator::on_ring(Qp& qp, const sigma_ring& ring) {
       ring.origin == SIGMA_RING_BY_LIBRARY ? RingReader::library : RingReader::observer;
   if (is_past(qp, reader, ring.life)) return;
   const bool begins = ring.event == SIGMA_RING_BEGIN;
-  // One that has told nothing, or no more does, makes room for another.
-  const bool free = !qp.ring.active || !qp.ring.told || qp.ring.ended;
+  // One that has told nothing, or no more does, makes room for another; but the library that reads it, not
+  // for the observer, to whom a device's memory may look like any other.
+  const bool inside = qp.ring.reader == RingReader::library && reader == RingReader::observer &&
+                      qp.info->observed && qp.info->observed->mode != SIGMA_RING_SETUP;
+  const bool free = !qp.ring.active || (!qp.ring.told && !inside) || qp.ring.ended;
   if (begins && (qp.ring.reader == reader || free) &&
       (!qp.ring.active || qp.ring.reader != reader || qp.ring.life != ring.life)) {
     give_up_waiting(qp);
