@@ -121,7 +121,7 @@ constexpr bool margin_certain(const SendRing& ring, uint64_t position, uint64_t 
 }
 
 enum class Posterior : uint8_t {
-  wait,     // the doorbell has not moved since the copy: no answer yet
+  wait,     // the doorbell has not moved since it was read behind the copy: no answer yet
   certain,  // the copy is the WQE that was posted
   refused,  // it may have been overwritten while it was copied
 };
@@ -129,7 +129,7 @@ enum class Posterior : uint8_t {
 // them.
 constexpr Posterior posterior(const SendRing& ring, uint64_t position, uint64_t posted_after,
                               uint64_t later) {
-  if (later == posted_after) return Posterior::wait;
+  if (later <= posted_after) return Posterior::wait;
   return later <= position + ring.blocks ? Posterior::certain : Posterior::refused;
 }
 

@@ -13,6 +13,11 @@ namespace {
 constexpr uint32_t kGenerous = 512;
 constexpr size_t kRun = 32;  // entries that are decoded at once
 
+// Nobody has written to it yet: rings begin with invalid entries, or with none.
+bool never_written(const std::array<std::byte, kCqeBytes>& entry) {
+  return std::to_integer<uint8_t>(entry[63]) >> 4 == 15 || entry == std::array<std::byte, kCqeBytes>{};
+}
+
 }  // namespace
 
 CqReader::CqReader(const CqSpec& spec, uint32_t life, FindSend find_send)
@@ -63,7 +68,6 @@ void CqReader::set_counted(bool counted, const char* reason, uint64_t now_ns, Re
 
 void CqReader::on_counted(uint32_t consumer, const LookTimes& times, RecordBuffer& out) {
   const uint64_t before = cursor_.consumed;
-  passed_ = 0;
   gap(consumed_to(spec_.ring, cursor_, consumer), times, out, SIGMA_GAP_COUNTED);
   fill_ = static_cast<double>(cursor_.consumed - before) / spec_.ring.entries;
   if (cursor_.consumed > cursor_.next && left_since_ns_ == 0) left_since_ns_ = times.before_ns;
@@ -74,7 +78,6 @@ void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out, ui
   const uint64_t first = std::min(end, cursor_.next) - count;
   sigma_ring_gap record = gap_record(name(), SIGMA_RING_CQ, first, count, reason, times);
   missed_ += count;
-  passed_ += count;
   out.add(record, SIGMA_RING_GAP, spec_.owner.pid, times.after_ns);
 }
 
@@ -92,8 +95,16 @@ CqReader::Wanted CqReader::wanted(bool generous, uint32_t consumer) const {
       cursor_.counts ? copy_from(spec_.ring, cursor_) : copy_from_anchor(spec_.ring, cursor_);
   uint64_t expected = generous ? std::max(expected_, kGenerous) : expected_;
   const uint64_t passed = consumer != 0 ? consumed(consumer) : cursor_.consumed;
-  if (cursor_.counts && passed > cursor_.next) expected += passed - cursor_.next;
+  if ((cursor_.counts || consumer != 0) && passed > cursor_.next) expected += passed - cursor_.next;
   return {first, static_cast<uint32_t>(std::min<uint64_t>(cursor_.next - first + expected, entries))};
+}
+
+bool CqReader::is_short(const Wanted& wanted, const RingBytes& copy) const {
+  if (spec_.ring.layout != CqLayout::plain || spec_.ring.collapsed || wanted.count == 0) return false;
+  std::array<std::byte, kCqeBytes> entry;
+  const uint64_t last = wanted.first + wanted.count - 1;
+  return copy.load(size_t{wanted.count} * spec_.ring.entry_bytes - kCqeBytes, entry) && !never_written(entry) &&
+         (std::to_integer<uint8_t>(entry[63]) & 1) == (last / spec_.ring.entries & 1);
 }
 
 bool CqReader::has_news(const Wanted& wanted, const RingBytes& copy) const {
@@ -113,48 +124,94 @@ bool CqReader::has_news(const Wanted& wanted, const RingBytes& copy) const {
   return there || (cursor_.counts && cursor_.consumed > cursor_.next);
 }
 
-void ReachedIndices::add(uint32_t qp_num, uint16_t index) {
-  uint16_t& place = places_[qp_num % places_.size()];
-  if (place == 0 || reached_[place - 1u].qp_num != qp_num) {
-    const auto it = std::ranges::find(reached_, qp_num, &Reached::qp_num);
-    place = static_cast<uint16_t>(it - reached_.begin() + 1);
-    if (it == reached_.end()) return reached_.push_back({qp_num, index, index, 0});
+// By so few entries that their indices still tell how far it is from one to the next: at most a ring for each
+// entry between. nullopt: the copy does not have all, or others' as well. `end`: the first that is not there.
+std::optional<ReachedIndices> CqReader::sampled(const Wanted& wanted, const RingBytes& copy, const SendRing& user,
+                                                uint64_t& end) const {
+  const CompletionRing& ring = spec_.ring;
+  std::array<std::byte, kCqeBytes> entry;
+  const auto is_there = [&](uint64_t position) {
+    const size_t at = static_cast<size_t>(position - wanted.first + 1) * ring.entry_bytes - kCqeBytes;
+    return copy.load(at, entry) && !never_written(entry) &&
+           (std::to_integer<uint8_t>(entry[63]) & 1) == (position / ring.entries & 1);
+  };
+  // They are written in order.
+  uint64_t there = cursor_.next;
+  end = wanted.first + copy.size() / ring.entry_bytes;
+  if (end <= there || is_there(end - 1)) return std::nullopt;
+  while (there < end) {
+    const uint64_t middle = there + (end - there) / 2;
+    if (is_there(middle))
+      there = middle + 1;
+    else
+      end = middle;
   }
-  Reached& queue = reached_[place - 1u];
-  queue.between += static_cast<uint16_t>(index - queue.last);
-  queue.last = index;
+  const uint32_t step = 0xffff / (user.blocks + kMaxWqeBlocks);
+  ReachedIndices reached(step);
+  for (uint64_t at = cursor_.next; at < end; at = at == end - 1 ? end : std::min(at + step, end - 1)) {
+    if (!is_there(at)) return std::nullopt;
+    const Cqe cqe = decode_cqe(entry);
+    if (!is_requester(cqe) || cqe.qp_num != user.qp_num) return std::nullopt;
+    reached.add(cqe.qp_num, cqe.wqe_counter);
+  }
+  return reached;
 }
 
-uint64_t ReachedIndices::of(uint32_t qp_num, uint64_t posted) const {
-  const auto it = std::ranges::find(reached_, qp_num, &Reached::qp_num);
-  if (it == reached_.end()) return 0;
-  const auto ahead = static_cast<int16_t>(static_cast<uint16_t>(it->first - static_cast<uint16_t>(posted)));
-  return posted + static_cast<uint64_t>(int64_t{ahead}) + it->between;
-}
-
-std::optional<ReachedIndices> CqReader::reached(const Wanted& wanted, const RingBytes& copy) const {
-  if (spec_.ring.collapsed || whole_ring_ || spec_.ring.layout != CqLayout::plain ||
-      lapped(wanted, copy))
-    return std::nullopt;
-  CompletionCursor cursor = cursor_;
-  const uint64_t end = wanted.first + copy.size() / spec_.ring.entry_bytes;
+std::optional<ReachedIndices> CqReader::reached(const Wanted& wanted, const RingBytes& copy, uint32_t consumer,
+                                                const SendRing* only_user) const {
+  const CompletionRing& ring = spec_.ring;
   ReachedIndices reached;
+  const size_t tail = ring.entry_bytes - kCqeBytes;
+  std::array<std::byte, kCqeBytes> entry;
+  if (ring.collapsed) {
+    // That it has changed does not say how often.
+    if (!copy.load(tail, entry)) return std::nullopt;
+    if (cursor_.has_anchor ? !anchor_stands(cursor_, entry) : !never_written(entry)) return std::nullopt;
+    return reached;
+  }
+  // Two laps on, entries look like those that were to come. The owner's index tells, and better the last
+  // entry read, where it is in the copy: an owner may let the device overrun an index that it does not keep.
+  const bool counted = cursor_.counts || consumer != 0;
+  const bool anchored = cursor_.has_anchor && cursor_.anchor_at >= wanted.first;
+  if (whole_ring_ || missed_late_ || ring.layout == CqLayout::compressed_enhanced ||
+      (counted && consumed(consumer) >= cursor_.next + ring.entries) ||
+      (anchored && is_lapped(ring, cursor_, wanted.first, copy)))
+    return std::nullopt;
+  // Else only that nobody has written yet what is next.
+  const auto ends_at = [&](uint64_t position) {
+    if (counted || anchored) return true;
+    const size_t at = static_cast<size_t>(position - wanted.first) * ring.entry_bytes + tail;
+    return position < ring.entries && copy.load(at, entry) && never_written(entry);
+  };
+  if (ring.layout == CqLayout::compressed_basic) {
+    // What a session is, one copy does not say: but that there is none.
+    const size_t at = static_cast<size_t>(cursor_.next - wanted.first) * ring.entry_bytes + tail;
+    if (cursor_.left > 0 || !cursor_.synchronised || !copy.load(at, entry)) return std::nullopt;
+    const auto op_own = std::to_integer<uint8_t>(entry[63]);
+    if (op_own >> 4 != 15 && (op_own & 1) == (cursor_.next / ring.entries & 1)) return std::nullopt;
+    return ends_at(cursor_.next) ? std::optional(reached) : std::nullopt;
+  }
+  if (only_user != nullptr) {
+    uint64_t newest_end = 0;
+    if (auto few = sampled(wanted, copy, *only_user, newest_end)) return ends_at(newest_end) ? few : std::nullopt;
+  }
+  CompletionCursor cursor = cursor_;
+  const uint64_t end = wanted.first + copy.size() / ring.entry_bytes;
   const auto add = [&](const Cqe& cqe) {
-    if (cqe.kind == CqeKind::requester || cqe.kind == CqeKind::requester_error)
-      reached.add(cqe.qp_num, cqe.wqe_counter);
+    if (is_requester(cqe)) reached.add(cqe.qp_num, cqe.wqe_counter);
   };
   uint64_t lost = 0;
   Cqe cqe;
   std::array<Cqe, kRun> run;
   while (cursor.next < end) {
-    switch (next_completion(spec_.ring, cursor, wanted.first, copy, copy, cqe, lost)) {
+    switch (next_completion(ring, cursor, wanted.first, copy, copy, cqe, lost)) {
       case CqNext::completion:
         add(cqe);
-        while (const size_t count = next_run(spec_.ring, cursor, wanted.first, copy, copy, run))
+        while (const size_t count = next_run(ring, cursor, wanted.first, copy, copy, run))
           std::for_each_n(run.begin(), count, add);
         break;
       case CqNext::end:
-        return reached;
+        return ends_at(cursor.next) ? std::optional(reached) : std::nullopt;
       default:
         return std::nullopt;
     }
@@ -162,9 +219,31 @@ std::optional<ReachedIndices> CqReader::reached(const Wanted& wanted, const Ring
   return std::nullopt;
 }
 
+std::optional<CqReader::Newest> CqReader::newest(uint64_t consumed, const Wanted& wanted, const RingBytes& copy) const {
+  const CompletionRing& ring = spec_.ring;
+  if (ring.collapsed || ring.layout != CqLayout::plain || consumed < ring.entries) return std::nullopt;
+  constexpr uint64_t kFar = 256;
+  const size_t tail = ring.entry_bytes - kCqeBytes;
+  std::array<std::byte, kCqeBytes> entry;
+  for (uint64_t i = 1; i <= std::min<uint64_t>(kFar, ring.entries); ++i) {
+    const uint64_t position = consumed - i, slot = (position - wanted.first) & (ring.entries - 1);
+    if (!copy.load(static_cast<size_t>(slot) * ring.entry_bytes + tail, entry)) continue;
+    const Cqe cqe = decode_cqe(entry);
+    if (cqe.kind == CqeKind::invalid || cqe.owner != (position / ring.entries & 1)) continue;
+    if (is_requester(cqe)) return Newest{position, cqe.qp_num, cqe.wqe_counter};
+  }
+  return std::nullopt;
+}
+
+bool CqReader::knows_stranger(uint32_t qp_num) const {
+  return strangers_known_ > strangers_.size() ||
+         std::find(strangers_.begin(), strangers_.begin() + strangers_known_, qp_num) !=
+             strangers_.begin() + strangers_known_;
+}
+
 void CqReader::on_nothing(uint32_t consumer) {
   caught_up_ = true;
-  passed_ = 0;
+  missed_late_ = false;
   fill_ = 0;
   // Taken in with the next copies: the owner may have been quicker than we.
   if (!cursor_.counts && consumer == 0) return;
@@ -175,8 +254,7 @@ void CqReader::on_nothing(uint32_t consumer) {
 void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const RingBytes& second,
                          uint32_t consumer, const LookTimes& times, RecordBuffer& out) {
   const uint64_t before = cursor_.next;
-  passed_ = 0;
-  caught_up_ = false;
+  caught_up_ = missed_late_ = false;
   if (spec_.ring.collapsed) {
     std::array<std::byte, kCqeBytes> one, two;
     const size_t tail = spec_.ring.entry_bytes - kCqeBytes;
@@ -192,8 +270,8 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
     fill_ = 1;
     const Remains remains = skip_overwritten(spec_.ring, cursor_, first, second);
     gap(remains.lost, since_left(times), out);
+    missed_late_ = true;
     take_all(remains.from, remains.first, remains.again, times, out);
-    passed_ = cursor_.next - before;
     return;
   }
   if (uncounted && lapped(wanted, second)) {
@@ -211,8 +289,8 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
     return;
   }
   take_all(wanted.first, first, second, times, out);
+  overrun_ = overrun_ || (cursor_.counts && cursor_.next > cursor_.consumed + spec_.ring.entries);
   const uint64_t found = cursor_.next - before;
-  passed_ = found;
   fill_ = static_cast<double>(found) / spec_.ring.entries;
   const uint32_t least = spec_.ring.layout == CqLayout::plain ? 4 : kMaxSession;
   expected_ = std::max<uint32_t>(least, static_cast<uint32_t>(found + found / 4 + 2));
@@ -239,6 +317,7 @@ void CqReader::take_all(uint64_t from, const RingBytes& first, const RingBytes& 
     const uint64_t at = cursor_.next;
     const CqNext next = next_completion(spec_.ring, cursor_, from, first, second, cqe, lost);
     if (next == CqNext::lost) {
+      missed_late_ = true;
       lost_in_row += lost;
       continue;
     }
@@ -344,6 +423,8 @@ void CqReader::report(const Cqe& cqe, uint64_t position, const LookTimes& times,
   if (!requester && !is_responder(cqe)) return;
   if (!requester) serves_receives_ = true;
   SendReader* send = find_send_(cqe.qp_num);
+  if (requester && send == nullptr && !knows_stranger(cqe.qp_num))
+    strangers_[strangers_known_++ % strangers_.size()] = cqe.qp_num;
   if (is_told(cqe, position, send)) {
     // A send that had been posted before its ring was found is nobody's loss.
     if (!requester || send->any_completed()) gap(1, times, out, SIGMA_GAP_LAPPED, position + 1);

@@ -13,29 +13,12 @@
 #include <vector>
 
 #include "observe/output.h"
+#include "observe/reached_indices.h"
 #include "observe/ring_specs.h"
 #include "observe/send_reader.h"
 #include "observe/told_receives.h"
 
 namespace sigma {
-
-// The indices that entries of one ring name, by queue pair: each has 16 bits of one, and from an entry to the
-// next of its queue pair there is at most a ring. One pass for all queue pairs.
-class ReachedIndices {
- public:
-  void add(uint32_t qp_num, uint16_t index);
-  // Of the newest entry; `posted`: as known before. 0: no entry is this queue pair's.
-  uint64_t of(uint32_t qp_num, uint64_t posted) const;
-
- private:
-  struct Reached {
-    uint32_t qp_num;
-    uint16_t first, last;
-    uint64_t between;  // blocks from the first to the last
-  };
-  std::vector<Reached> reached_;
-  std::array<uint16_t, 256> places_{};  // plus 1, in it, by the number's low bits
-};
 
 class CqReader {
  public:
@@ -48,12 +31,13 @@ class CqReader {
   uint32_t life() const { return life_; }
   uint64_t next() const { return cursor_.next; }
   uint64_t missed() const { return missed_; }
-  // Entries that passed at the last look: what bounds the posts of its queue pairs.
-  uint64_t last_passed() const { return passed_; }
   double last_fill() const { return fill_; }
-  bool counts() const { return cursor_.counts; }
+  // Its owner's index bounds what the device has written: it is kept, and was never found overrun.
+  bool counts() const { return cursor_.counts && !overrun_; }
   // Where the owner's consumer is, whose index (24 bits) the doorbell record says now.
   uint64_t consumed(uint32_t consumer) const { return extend24(cursor_.consumed, consumer); }
+  // Completions of this queue pair may have been read while it was not observed.
+  bool knows_stranger(uint32_t qp_num) const;
   // Completions of receives were seen in it.
   bool serves_receives() const { return serves_receives_; }
 
@@ -75,10 +59,22 @@ class CqReader {
   // `generous`: after a long time, when more may have come than the looks before suggest; `consumer`: of the
   // doorbell record, 0 if it is not known: what its owner has passed is there.
   Wanted wanted(bool generous, uint32_t consumer = 0) const;
-  // How far queue pairs have come at least, by the new entries of the copy. nullopt: it does not have them all.
-  std::optional<ReachedIndices> reached(const Wanted& wanted, const RingBytes& first_copy) const;
+  // Which requests had completed when the first copy was made, by all entries that are new in it. `consumer`: of
+  // the doorbell record, read after it. `only_user`: the one queue pair whose requests complete in the ring, if it
+  // is one; then a few of the entries suffice. nullopt: it does not have them all, or does not show that it has.
+  std::optional<ReachedIndices> reached(const Wanted& wanted, const RingBytes& first_copy, uint32_t consumer,
+                                        const SendRing* only_user) const;
+  // The newest completion of a request among the last before `consumed` that the copy has.
+  struct Newest {
+    uint64_t position = 0;
+    uint32_t qp_num = 0;
+    uint16_t counter = 0;
+  };
+  std::optional<Newest> newest(uint64_t consumed, const Wanted& wanted, const RingBytes& first_copy) const;
   // Whether the first copy says that there is something new: then a second one is needed.
   bool has_news(const Wanted& wanted, const RingBytes& first_copy) const;
+  // The copy ends in an entry that is there: more may have come.
+  bool is_short(const Wanted& wanted, const RingBytes& first_copy) const;
   // `consumer`: of the doorbell record, read between the two copies.
   void on_copies(const Wanted& wanted, const RingBytes& first_copy, const RingBytes& second_copy,
                  uint32_t consumer, const LookTimes& times, RecordBuffer& out);
@@ -104,6 +100,8 @@ class CqReader {
                 const LookTimes& times, RecordBuffer& out);
   bool catch_up(uint64_t first, const RingBytes& bytes, const LookTimes& times, RecordBuffer& out);
   bool lapped(const Wanted& wanted, const RingBytes& copy) const;
+  std::optional<ReachedIndices> sampled(const Wanted& wanted, const RingBytes& copy, const SendRing& user,
+                                        uint64_t& end) const;
   LookTimes since_left(const LookTimes& look) const;
   RingName name() const;
   void report(const Cqe& cqe, uint64_t position, const LookTimes& times, RecordBuffer& out);
@@ -118,14 +116,18 @@ class CqReader {
   uint32_t life_;
   FindSend find_send_;
   uint32_t expected_ = 4;  // entries that the next look may find
-  uint64_t first_ = 0, seen_ = 0, missed_ = 0, passed_ = 0;
+  uint64_t first_ = 0, seen_ = 0, missed_ = 0;
   double fill_ = 0;
   ToldReceives told_receives_;
   uint64_t left_since_ns_ = 0;  // what the look before did not get to was there since then; 0: nothing
+  std::array<uint32_t, 16> strangers_{};  // whose completions were read, the last ones
+  uint32_t strangers_known_ = 0;
   bool serves_receives_ = false;
   bool caught_up_ = false;
   bool counted_ = false;
   bool whole_first_ = false;  // the next look takes all of the first lap: it shows that the first entry stands
+  bool overrun_ = false;  // entries were read that an index which is kept does not allow
+  bool missed_late_ = false;  // the latest look missed some that may have come after it had read the doorbells
   bool whole_ring_ = false;  // a lap has passed uncounted: the next look takes all of it
 };
 

@@ -15,10 +15,14 @@ namespace {
 
 constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
 constexpr uint64_t kPage = 4096;
-// Nobody posts more than 65,536 blocks in this time: 26 M blocks/s on one queue.
-constexpr uint64_t kLapNs = 2'500'000;
+// Since the look before: that completions tell how far queues have come, and that many may have come.
+constexpr uint64_t kQuiteLongNs = 150'000;
 constexpr uint64_t kLongNs = 1'000'000;
 constexpr uint32_t kMaxFailures = 3;
+constexpr uint32_t kMostUnsure = 8;  // copies of a ring that certify nothing
+// A copy of few ranges that takes longer was held up.
+constexpr size_t kFewRanges = 256;
+constexpr uint64_t kHeldUpNs = 70'000;
 
 uint32_t be32_at(const std::byte* bytes) {
   Be32 value;
@@ -51,7 +55,8 @@ void ProcessReader::open(const SendSpec& spec, RecordBuffer& out) {
   Send send;
   // A queue that only receives has no ring: it is known for its completions.
   send.reader = std::make_unique<SendReader>(spec, send_lives_[spec.owner]++, mode(), policy_.probes_tell);
-  send.read_ns = spec.unread_since_ns != 0 ? spec.unread_since_ns : spec.since_ns;
+  send.read_ns = send.told_ns = spec.unread_since_ns != 0 ? spec.unread_since_ns : spec.since_ns;
+  send.told_look = looks_;
   if (spec.first != 0) send.reader->start_at(spec.first);
   send.reader->begin(out);
   if (slots_ != nullptr && spec.slot != 0) {
@@ -86,6 +91,7 @@ void ProcessReader::open(const CqSpec& spec, RecordBuffer& out) {
   cq.read_ns = spec.unread_since_ns != 0 ? spec.unread_since_ns : spec.since_ns;
   if (spec.first != 0 || spec.consumed != 0) cq.reader->start_at(spec.first, spec.consumed);
   cq.gap_at = looks_ + 1;
+  cq.opened_look = looks_;
   cq.reader->begin(out);
   if (slots_ != nullptr && spec.slot != 0) {
     sigma_ring_slot& slot = slots_[spec.slot];
@@ -191,7 +197,7 @@ void ProcessReader::on_drain(const sigma_ring_drain& drain, std::span<const std:
       reader.on_last(whole.first, copy, drain.posted, times(it->second), out);
     else
       reader.end(at_ns, SIGMA_GAP_ENDED, false, out);
-    it->second.read_ns = at_ns;
+    it->second.read_ns = it->second.told_ns = at_ns;
     if (exits)
       sends_.erase(it);
     else
@@ -317,6 +323,12 @@ void ProcessReader::rebuild() {
     cq.before = place(spec.doorbell_addr, doorbells_before_);
     cq.after = place(spec.doorbell_addr, doorbells_after_);
     if (!spec.ring.collapsed) smallest = std::min(smallest, spec.ring.entries);
+    cq.users = 0;
+  }
+  for (const auto& [owner, send] : sends_) {
+    RingOwner of = owner;
+    of.number = send.reader->spec().send_cqn;
+    if (const auto cq = cqs_.find(of); cq != cqs_.end()) ++cq->second.users;
   }
   interval_.set_smallest_ring(smallest);
 }
@@ -369,44 +381,27 @@ bool ProcessReader::copy(std::vector<iovec>& local, std::vector<iovec>& remote) 
   return true;
 }
 
-// How far the doorbell's 16 bits may have gone round, by what has completed meanwhile. A slot is used
-// again only when a completion has told that it may be.
-SendReader::Laps ProcessReader::laps(const Send& send, uint64_t elapsed_ns) {
-  if (elapsed_ns < kLapNs) return {};
+// What had been posted when this doorbell was read. Mostly the time suffices, at any pace.
+PostedBounds ProcessReader::bounds_of(const Send& send, uint16_t doorbell, uint64_t elapsed_ns, uint64_t copy_ns) {
+  const PostedBounds bounds = bounds_by_time(send.reader->posted(), elapsed_ns, kMaxWqeBlocks);
+  if (bounds.only(doorbell)) return bounds;
   const SendSpec& spec = send.reader->spec();
   RingOwner owner = spec.owner;
   owner.number = spec.send_cqn;
   const auto it = cqs_.find(owner);
-  if (it == cqs_.end()) return {.possible = true};
+  // All of its completions since then have to be among those that are new now.
+  const bool all_new =
+      it != cqs_.end() && send.told_look + 1 == looks_ &&
+      (send.fresh ? !it->second.reader->knows_stranger(spec.owner.number) : it->second.opened_look < send.told_look);
+  if (!all_new) return posted_bounds(*send.reader, doorbell, elapsed_ns, copy_ns, nullptr);
   Completion& cq = it->second;
-  const CqReader& reader = *cq.reader;
-  const CompletionRing& ring = reader.spec().ring;
-  const uint64_t consumed = reader.consumed(cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0);
-  // Two laps on, entries look like those that were to come; the owner's index says so.
-  if (cq.wanted.count != 0 && !(reader.counts() && consumed >= reader.next() + ring.entries)) {
-    // Once a look, for all queue pairs.
-    if (cq.reached_look != looks_) {
-      cq.reached_look = looks_;
-      cq.reached = reader.reached(cq.wanted, bytes_of(first_, cq.first_at, cq.wanted.count, ring.entry_bytes));
-    }
-    if (cq.reached) {
-      const uint64_t at = cq.reached->of(spec.owner.number, send.reader->posted());
-      return at == 0 ? SendReader::Laps{} : SendReader::Laps{.possible = true, .at_least = at};
-    }
+  if (cq.look_number != looks_) {
+    cq.look_number = looks_;
+    const RingBytes bytes = bytes_of(first_, cq.first_at, cq.wanted.count, cq.reader->spec().ring.entry_bytes);
+    cq.look = {cq.reader.get(), cq.wanted, bytes, cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0,
+               cq.consumed, cq.users > 1};
   }
-  if (!reader.counts()) return {.possible = true};
-  // As it has asked for completions so far; else every ring of them may have had one only.
-  const uint64_t news = consumed - std::min(consumed, cq.consumed) + ring.entries;
-  const uint32_t each = send.reader->blocks_per_completion();
-  const uint64_t blocks = each != 0 ? each : spec.blocks;
-  if (news < 1u << 16 && (news + 1) * blocks + spec.blocks < 1u << 16) return {};
-  // A ring of completions that is this queue's alone counts for it, in 24 bits.
-  const auto uses_it = [&](const auto& entry) {
-    return entry.second.reader->spec().send_cqn == spec.send_cqn && entry.first.context == owner.context;
-  };
-  const bool alone = std::count_if(sends_.begin(), sends_.end(), uses_it) == 1;
-  if (!alone || reader.serves_receives() || consumed == 0) return {.possible = true};
-  return {.possible = true, .at_least = send.reader->completed_at(consumed - 1)};
+  return posted_bounds(*send.reader, doorbell, elapsed_ns, copy_ns, &cq.look);
 }
 
 void ProcessReader::add_doorbells(std::vector<std::byte>& copy) {
@@ -419,7 +414,7 @@ void ProcessReader::add_doorbells(std::vector<std::byte>& copy) {
 }
 
 // The first copies of the completion rings, then the doorbells. False: they cannot be read.
-bool ProcessReader::copy_completions(bool generous) {
+bool ProcessReader::copy_completions(Extent extent) {
   local_.clear();
   remote_.clear();
   size_t at = 0;
@@ -428,8 +423,9 @@ bool ProcessReader::copy_completions(bool generous) {
     cq.news = false;
     cq.wanted = {};
     if (!policy_.read_completions || is_stopped(spec, cq.looks)) continue;
-    const uint32_t consumer = generous && cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0;
-    if (cq.reader->is_read()) cq.wanted = cq.reader->wanted(generous, consumer);
+    const bool asks = extent != Extent::expected && cq.before != nullptr;
+    const uint32_t consumer = asks ? be32_at(cq.before) & 0xffffff : 0;
+    if (cq.reader->is_read()) cq.wanted = cq.reader->wanted(extent == Extent::generous, consumer);
     cq.first_at = at;
     add_range(local_, remote_, at, spec.ring_addr, spec.ring.entries, spec.ring.entry_bytes,
               cq.wanted.first, cq.wanted.count);
@@ -455,19 +451,45 @@ bool ProcessReader::has_moved() const {
   return false;
 }
 
+// Whether a first copy ends before the completions do.
+bool ProcessReader::is_short() const {
+  return std::ranges::any_of(cqs_, [&](const auto& entry) {
+    const Completion& cq = entry.second;
+    return cq.reader->is_short(cq.wanted, bytes_of(first_, cq.first_at, cq.wanted.count,
+                                                   cq.reader->spec().ring.entry_bytes));
+  });
+}
+
+// 1. completion rings, then doorbells. After a long time more may have come than the looks before suggest, but
+// mostly nothing has: that is asked first, and cheap. `begin_ns`: of the copies; `end_ns`: after them.
+bool ProcessReader::first_copies(uint64_t& begin_ns, uint64_t& end_ns) {
+  const uint64_t since_ns = last_begin_ns_ != 0 ? begin_ns - last_begin_ns_ : kLongNs + 1;
+  if (!copy_completions(Extent::expected)) return false;
+  Extent extent = Extent::expected;
+  if ((since_ns > kLongNs && has_moved()) || (since_ns > kQuiteLongNs && is_short())) extent = Extent::generous;
+  if (extent != Extent::expected) {
+    begin_ns = monotonic_now_ns();
+    if (!copy_completions(extent)) return false;
+  }
+  end_ns = monotonic_now_ns();
+  // The doorbells are to be little younger than the completions: they tell what these have not told yet.
+  for (int again = 0; again < 2 && end_ns - begin_ns > kHeldUpNs && local_.size() <= kFewRanges; ++again) {
+    begin_ns = end_ns;
+    if (has_moved()) extent = Extent::generous;
+    if (!copy_completions(extent)) return false;
+    end_ns = monotonic_now_ns();
+  }
+  return true;
+}
+
 bool ProcessReader::look(RecordBuffer& out) {
   if (changed_) rebuild();
   const uint64_t begin_ns = monotonic_now_ns();
-  const uint64_t before_ns = last_begin_ns_ != 0 ? last_begin_ns_ : begin_ns;
   ++looks_;
 
-  // 1. completion rings, then doorbells. After a long time more may have come than the looks before
-  // suggest, but mostly nothing has: that is asked first, and cheap.
-  bool readable = copy_completions(false);
-  if (readable && begin_ns - before_ns > kLongNs && has_moved()) readable = copy_completions(true);
-  if (!readable) return still_reads(out);
+  uint64_t copies_ns = begin_ns, read_ns = begin_ns;
+  if (!first_copies(copies_ns, read_ns)) return still_reads(out);
   failures_ = 0;
-  const uint64_t read_ns = monotonic_now_ns();
   // In between the last look at this ring, or its begin, and now.
   const auto times = [&](const auto& ring) {
     return LookTimes{std::min(begin_ns, ring.read_ns), read_ns};
@@ -485,8 +507,12 @@ bool ProcessReader::look(RecordBuffer& out) {
     if (!send.reader->holds()) send.held_since = looks_;
     if (send.before == nullptr || spec.blocks == 0 || is_stopped(send)) continue;
     const auto doorbell = static_cast<uint16_t>(be32_at(send.before + 4));
-    send.wanted =
-        send.reader->on_doorbell(doorbell, times(send), laps(send, read_ns - send.read_ns), out);
+    const PostedBounds bounds =
+        bounds_of(send, doorbell, read_ns - std::min(read_ns, send.told_ns), read_ns - copies_ns);
+    send.wanted = send.reader->on_doorbell(doorbell, times(send), bounds, out);
+    send.told_ns = copies_ns;
+    send.told_look = looks_;
+    send.fresh = false;
     if (!send.wanted.any()) {
       send.read_ns = begin_ns;
       continue;
@@ -525,17 +551,21 @@ bool ProcessReader::look(RecordBuffer& out) {
       part.iov_base = second_.data() + reinterpret_cast<size_t>(part.iov_base);
     add_doorbells(doorbells_after_);
     if (!copy(local_, remote_)) return still_reads(out);
-    // We may have been held up in between, for so long that the doorbell's 16 bits say nothing of what
-    // was written meanwhile: then these blocks are read once more.
-    const bool certifies = monotonic_now_ns() - begin_ns < kLapNs;
+    const uint64_t now_ns = monotonic_now_ns();
     for (auto& [owner, send] : sends_) {
-      if (!send.wanted.any() || is_stopped(send) || !certifies) continue;
+      if (!send.wanted.any() || is_stopped(send)) continue;
       const uint64_t count = send.wanted.end - send.wanted.first;
-      send.reader->on_copy(send.wanted, bytes_of(second_, send.at, count, kWqeBlockBytes),
-                           static_cast<uint16_t>(be32_at(send.after + 4)), times(send), out);
+      // We may have been held up in between, for so long that the doorbell's 16 bits do not say how much was
+      // written meanwhile: then these blocks are read once more. Where that is so again and again, a later
+      // look decides.
+      const auto doorbell = static_cast<uint16_t>(be32_at(send.after + 4));
+      const PostedBounds bounds = bounds_after_copy(*send.reader, send.wanted.end, now_ns - copies_ns);
+      if (!bounds.only(doorbell) && ++send.unsure < kMostUnsure) continue;
+      send.unsure = 0;
+      send.reader->on_copy(send.wanted, bytes_of(second_, send.at, count, kWqeBlockBytes), doorbell, bounds,
+                           times(send), out);
       send.read_ns = begin_ns;
     }
-    const uint64_t now_ns = monotonic_now_ns();
     for (auto& [owner, cq] : cqs_) {
       const CqSpec& spec = cq.reader->spec();
       if (!cq.news || is_stopped(spec, cq.looks)) continue;

@@ -19,6 +19,7 @@
 
 #include "observe/cq_reader.h"
 #include "observe/interval.h"
+#include "observe/laps.h"
 #include "observe/send_reader.h"
 
 namespace sigma {
@@ -75,6 +76,10 @@ class ProcessReader {
     SendReader::Wanted wanted;
     size_t at = 0;        // of its blocks in the copy
     uint64_t read_ns = 0;  // begin of the last look that took it in, or of its life
+    uint64_t told_ns = 0;  // begin of the last one that took in its doorbell, likewise
+    uint64_t told_look = 0;  // its number, or of the one before the life
+    bool fresh = true;       // no look has taken it in
+    uint32_t unsure = 0;     // copies in a row that were held up
     uint64_t copied = 0;      // all before has been, by the looks before this one
     uint64_t held_since = 0;  // the look since which some always wait for a certificate
   };
@@ -85,8 +90,10 @@ class ProcessReader {
     size_t first_at = 0, second_at = 0;
     bool news = false;
     uint64_t consumed = 0;  // by its owner, at the last look
-    std::optional<ReachedIndices> reached;  // by the new entries of a look, the one of this number
-    uint64_t reached_look = 0;
+    CompletionLook look;    // where it was asked for, the one of this number
+    uint64_t look_number = 0;
+    uint64_t opened_look = 0;  // the number of the last look before it
+    uint32_t users = 0;        // queue pairs whose requests complete in it
     uint64_t missed = 0;    // by the look before
     uint64_t gap_at = 0;    // the last look that found some missing, or before the first one
     uint32_t looks = 0;    // of BPF's, taken in
@@ -103,10 +110,15 @@ class ProcessReader {
   bool is_stopped(const Send& send) const;
   void publish();
   Copies& send_copies(uint32_t slot, uint32_t generation);
-  SendReader::Laps laps(const Send& send, uint64_t elapsed_ns);
+  PostedBounds bounds_of(const Send& send, uint16_t doorbell, uint64_t elapsed_ns, uint64_t copy_ns);
   void add_doorbells(std::vector<std::byte>& copy);
-  bool copy_completions(bool generous);
+  // How many completions are copied: those that the looks before suggest, or as many as may have come in a long
+  // time, and what their owners have consumed as the copy before said.
+  enum class Extent : uint8_t { expected, generous };
+  bool copy_completions(Extent extent);
+  bool first_copies(uint64_t& begin_ns, uint64_t& end_ns);
   bool has_moved() const;
+  bool is_short() const;
   bool copy(std::vector<iovec>& local, std::vector<iovec>& remote);
   void settle_unfinished(uint64_t now_ns, RecordBuffer& out);
   bool still_reads(RecordBuffer& out);

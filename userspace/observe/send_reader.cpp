@@ -94,25 +94,20 @@ void SendReader::emit(const Gap& gap, uint64_t now_ns, RecordBuffer& out) {
   out.add(record, SIGMA_RING_GAP, spec_.owner.pid, now_ns);
 }
 
-SendReader::Wanted SendReader::on_doorbell(uint16_t value, const LookTimes& times,
-                                           const Laps& laps, RecordBuffer& out) {
+SendReader::Wanted SendReader::on_doorbell(uint16_t value, const LookTimes& times, const PostedBounds& bounds,
+                                           RecordBuffer& out) {
   const uint64_t before = cursor_.posted;
-  // Rounds of 65,536 blocks that the doorbell cannot tell: the other counter is less than a ring behind,
-  // or it counts something else.
-  const uint64_t posted = extend16(before, value);
-  const uint64_t missing = std::max(laps.at_least, posted) - posted;
-  const uint64_t rounds = (missing + 0xffff) >> 16 << 16;
-  const bool fits = laps.at_least != 0 && rounds - missing <= (rounds == 0 ? 0 : ring_.blocks);
   // A doorbell that has not moved may have gone round as well.
-  const bool laps_possible = laps.possible && !fits;
-  advance(ring_, cursor_, value, laps_possible);
-  if (fits) cursor_.posted += rounds;
+  const auto posted = bounds.only(value);
+  const bool laps_possible = !posted;
+  cursor_.modulo |= laps_possible;
+  advance_to(ring_, cursor_, posted ? *posted : extend16(before, value));
   fill_ = static_cast<double>(cursor_.posted - before) / ring_.blocks;
   settle_gaps(false, times.after_ns, out);
   if (!held_.empty() && (cursor_.posted != before || laps_possible))
-    settle_held(cursor_.posted + (laps_possible ? 1u << 16 : 0), false, times.after_ns, out);
+    settle_held(cursor_.posted + (laps_possible ? 1u << 16 : 0), Rest::waits, times.after_ns, out);
   if (mode_ == Mode::counted) {
-    settle_held(cursor_.posted, true, times.after_ns, out);
+    settle_held(cursor_.posted, Rest::given_up, times.after_ns, out);
     gap(cursor_.next, cursor_.posted - cursor_.next, SIGMA_GAP_COUNTED, times, out);
     cursor_.next = cursor_.posted;
     return {};
@@ -153,15 +148,17 @@ LookTimes SendReader::since_behind(const LookTimes& look) const {
 }
 
 void SendReader::on_copy(const Wanted& wanted, const RingBytes& bytes, uint16_t doorbell_after,
-                         const LookTimes& look, RecordBuffer& out) {
+                         const PostedBounds& bounds, const LookTimes& look, RecordBuffer& out) {
+  const auto known = bounds.only(doorbell_after);
+  const After after{known ? *known : extend16(wanted.end, doorbell_after), known.has_value()};
   const LookTimes times = since_behind(look);
   behind_since_ns_ = 0;
-  const uint64_t after = extend16(wanted.end, doorbell_after);
   const uint64_t start = chain_start(ring_, bytes, wanted.first, wanted.end);
-  if (wanted.first > cursor_.next || start > wanted.first) settle_held(after, true, times.after_ns, out);
+  if (wanted.first > cursor_.next || start > wanted.first)
+    settle_held(after.posted + (after.sure ? 0 : 1u << 16), Rest::given_up, times.after_ns, out);
   gap(cursor_.next, wanted.first - cursor_.next, SIGMA_GAP_LAPPED, times, out);
   gap(wanted.first, start - wanted.first, SIGMA_GAP_UNCERTAIN, times, out);
-  report_chain(bytes, wanted.first, start, wanted.end, times, after, false, out);
+  report_chain(bytes, wanted.first, start, wanted.end, times, after, out);
   cursor_.next = wanted.end;
 }
 
@@ -171,7 +168,7 @@ void SendReader::on_last(uint64_t first, const RingBytes& bytes, uint64_t posted
   posted = extend16(cursor_.posted, static_cast<uint16_t>(posted));
   const LookTimes times = since_behind(look);
   const uint64_t at_ns = times.after_ns;
-  settle_held(posted, true, at_ns, out);
+  settle_held(posted, Rest::stands, at_ns, out);
   cursor_.posted = posted;
   first = posted - bytes.size() / kWqeBlockBytes;
   if (mode_ == Mode::counted) first = posted;
@@ -186,7 +183,7 @@ void SendReader::on_last(uint64_t first, const RingBytes& bytes, uint64_t posted
     const RingBytes slots{std::span<const std::byte>(rest)};
     const uint64_t start = chain_start(ring_, slots, from, posted);
     gap(from, start - from, SIGMA_GAP_UNCERTAIN, times, out);
-    report_chain(slots, from, start, posted, times, posted, true, out);
+    report_chain(slots, from, start, posted, times, {.posted = posted, .last = true}, out);
   }
   cursor_.next = posted;
   settle_gaps(true, at_ns, out);
@@ -194,7 +191,7 @@ void SendReader::on_last(uint64_t first, const RingBytes& bytes, uint64_t posted
 }
 
 void SendReader::end(uint64_t at_ns, uint8_t gap_reason, bool seen, RecordBuffer& out) {
-  settle_held(cursor_.posted, true, at_ns, out);
+  settle_held(cursor_.posted, Rest::given_up, at_ns, out);
   if (mode_ == Mode::probed && explained_ > cursor_.next)
     cursor_.next = std::min(explained_, cursor_.posted);
   gap(cursor_.next, cursor_.posted - cursor_.next, gap_reason, {at_ns, at_ns}, out);
@@ -205,19 +202,19 @@ void SendReader::end(uint64_t at_ns, uint8_t gap_reason, bool seen, RecordBuffer
 }
 
 void SendReader::report_chain(const RingBytes& slots, uint64_t first, uint64_t start, uint64_t end,
-                              const LookTimes& times, uint64_t posted_after, bool last,
-                              RecordBuffer& out) {
+                              const LookTimes& times, const After& after, RecordBuffer& out) {
   const uint64_t until =
       for_each_wqe(slots, first, start, end, spec_.service, [&](uint64_t at, const Wqe& wqe) {
-        report(at, wqe, times, posted_after, last, out);
+        report(at, wqe, times, after, out);
       });
   gap(until, end - until, SIGMA_GAP_UNREADABLE, times, out);
 }
 
-void SendReader::report(uint64_t position, const Wqe& wqe, const LookTimes& times,
-                        uint64_t posted_after, bool last, RecordBuffer& out) {
+void SendReader::report(uint64_t position, const Wqe& wqe, const LookTimes& times, const After& after,
+                        RecordBuffer& out) {
   sigma_ring_post post = post_record(name(), wqe, position, times);
   post.qp_type = spec_.qp_type;
+  largest_request_ = std::max<uint32_t>(largest_request_, wqe.blocks);
   if (cursor_.modulo) post.flags |= SIGMA_RING_MODULO;
   if (wqe.signaled) {
     if (signaled_at_ < position && signaled_at_ >= contiguous_from_) {
@@ -229,15 +226,15 @@ void SendReader::report(uint64_t position, const Wqe& wqe, const LookTimes& time
     }
     signaled_at_ = position;
   }
-  const bool margin = margin_certain(ring_, position, posted_after);
-  if (held_.empty() && (margin || last)) {
+  const bool margin = after.sure && margin_certain(ring_, position, after.posted);
+  if (held_.empty() && (margin || after.last)) {
     post.flags |= margin ? SIGMA_RING_MARGIN : SIGMA_RING_POSTERIOR;
     emit(post, times.after_ns, out);
-  } else if (last) {
+  } else if (after.last) {
     post.flags |= SIGMA_RING_POSTERIOR;
     emit(post, times.after_ns, out);
   } else {
-    held_.push_back({post, margin ? 0 : posted_after});
+    held_.push_back({post, margin ? 0 : after.posted});
   }
 }
 
@@ -246,18 +243,18 @@ void SendReader::emit(sigma_ring_post& post, uint64_t now_ns, RecordBuffer& out)
   out.add(post, SIGMA_RING_POST, spec_.owner.pid, now_ns);
 }
 
-// The doorbell is at `posted` now. `last`: nobody writes to the ring any more, or what stands in it
-// will not be asked again.
-void SendReader::settle_held(uint64_t posted, bool last, uint64_t now_ns, RecordBuffer& out) {
+void SendReader::settle_held(uint64_t posted, Rest rest, uint64_t now_ns, RecordBuffer& out) {
   while (!held_.empty()) {
     Held& held = held_.front();
     const uint64_t position = held.post.index;
     const bool margin = held.posted_after == 0;
     Posterior answer = margin ? Posterior::certain
                               : posterior(ring_, position, held.posted_after, posted);
-    if (answer == Posterior::wait && last)
-      answer = posted <= position + ring_.blocks ? Posterior::certain : Posterior::refused;
-    if (answer == Posterior::wait) return;
+    if (answer == Posterior::wait) {
+      if (rest == Rest::waits) return;
+      const bool stands = rest == Rest::stands && posted <= position + ring_.blocks;
+      answer = stands ? Posterior::certain : Posterior::refused;
+    }
     if (answer == Posterior::refused) {
       gap(position, held.post.blocks, SIGMA_GAP_UNCERTAIN, {now_ns, now_ns}, out);
     } else {
@@ -280,6 +277,7 @@ void SendReader::settle_unfinished(uint64_t end, uint64_t now_ns, RecordBuffer& 
 }
 
 void SendReader::explain(uint16_t index, uint32_t blocks, bool same_thread) {
+  largest_request_ = std::max(largest_request_, std::min<uint32_t>(blocks, kMaxWqeBlocks));  // of a list, or one
   const auto ahead =
       static_cast<int16_t>(static_cast<uint16_t>(index - static_cast<uint16_t>(explained_)));
   if (ahead > 0) {

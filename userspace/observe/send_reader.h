@@ -2,7 +2,7 @@
 // SendReader: one life of one send ring, from copies of its memory to records.
 //
 //   on_doorbell(value, ...)   what the doorbell record says now; returns the blocks to copy
-//   on_copy(bytes, after...)  these blocks, and the doorbell as it was after they had been copied
+//   on_copy(bytes, after...)  these blocks, and what had been posted after they had been copied
 //   on_last(...)              what BPF copied as the ring ended
 //
 // posted = seen + missed, in blocks, whenever nothing is held back; where probes tell of posts as
@@ -18,6 +18,7 @@
 #include "decode/ring_records.h"
 #include "observe/index_ranges.h"
 #include "observe/output.h"
+#include "observe/posted_bounds.h"
 #include "observe/ring_specs.h"
 
 namespace sigma {
@@ -53,14 +54,12 @@ class SendReader {
     uint64_t first = 0, end = 0;
     bool any() const { return first != end; }
   };
-  // What else is known of how far the ring has come, beyond the doorbell's 16 bits.
-  struct Laps {
-    bool possible = false;  // 65,536 blocks or more may have been posted since the last look
-    // Posted by now, at least, and at most the ring's size beyond; by a wider counter. 0: not known.
-    uint64_t at_least = 0;
-  };
-  Wanted on_doorbell(uint16_t value, const LookTimes& times, const Laps& laps, RecordBuffer& out);
-  void on_copy(const Wanted& wanted, const RingBytes& bytes, uint16_t doorbell_after,
+  // `bounds`: what else is known of how far the ring has come. Where they leave several counts with these
+  // 16 bits, or none, all counts are known modulo 65,536 from here on.
+  Wanted on_doorbell(uint16_t value, const LookTimes& times, const PostedBounds& bounds, RecordBuffer& out);
+  // `doorbell_after`, within these bounds. Where they leave several counts with its bits, a later look decides of
+  // all that was copied.
+  void on_copy(const Wanted& wanted, const RingBytes& bytes, uint16_t doorbell_after, const PostedBounds& bounds,
                const LookTimes& times, RecordBuffer& out);
   // `bytes` are the blocks up to `posted`, from `first` on.
   void on_last(uint64_t first, const RingBytes& bytes, uint64_t posted, const LookTimes& times,
@@ -86,6 +85,8 @@ class SendReader {
   // The request that the completion with this index is of, if every completion before was this
   // queue's and stands for as many blocks as those that were seen; 0: not known.
   uint64_t completed_at(uint64_t cq_index) const;
+  // Blocks of its largest request so far, as far as it was told; 0: of none.
+  uint32_t largest_request() const { return largest_request_; }
   double last_fill() const { return fill_; }
   // Requests wait for a certificate: they were copied, and perhaps overwritten meanwhile.
   bool holds() const { return !held_.empty(); }
@@ -98,12 +99,19 @@ class SendReader {
     sigma_ring_post post;
     uint64_t posted_after;
   };
-  void report_chain(const RingBytes& slots, uint64_t first, uint64_t start, uint64_t end,
-                    const LookTimes& times, uint64_t posted_after, bool last, RecordBuffer& out);
-  void report(uint64_t position, const Wqe& wqe, const LookTimes& times, uint64_t posted_after,
-              bool last, RecordBuffer& out);
+  // What had been posted after a copy. `sure`: wholly, not in 16 bits; `last`: nothing will be posted any more.
+  struct After {
+    uint64_t posted = 0;
+    bool sure = true, last = false;
+  };
+  void report_chain(const RingBytes& slots, uint64_t first, uint64_t start, uint64_t end, const LookTimes& times,
+                    const After& after, RecordBuffer& out);
+  void report(uint64_t position, const Wqe& wqe, const LookTimes& times, const After& after, RecordBuffer& out);
   void emit(sigma_ring_post& post, uint64_t now_ns, RecordBuffer& out);
-  void settle_held(uint64_t posted, bool last, uint64_t now_ns, RecordBuffer& out);
+  // What becomes of those that a doorbell at `posted` does not decide: they wait; are given up, for nothing
+  // will tell whether somebody was writing over them; or are certain, for nobody writes any more.
+  enum class Rest : uint8_t { waits, given_up, stands };
+  void settle_held(uint64_t posted, Rest rest, uint64_t now_ns, RecordBuffer& out);
   LookTimes since_behind(const LookTimes& look) const;
   void gap(uint64_t first, uint64_t count, uint8_t reason, const LookTimes& times,
            RecordBuffer& out);
@@ -128,6 +136,7 @@ class SendReader {
   bool any_completed_ = false;
   static constexpr uint32_t kVaries = ~0u;
   uint32_t blocks_per_completion_ = 0;
+  uint32_t largest_request_ = 0;
   uint64_t signaled_at_ = ~uint64_t{0};  // where the last request that asked for a completion stands
   uint64_t contiguous_from_ = 0;         // nothing was missed since
   uint64_t completion_index_ = 0;        // in its ring, of the completion that completed_ is by
