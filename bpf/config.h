@@ -216,7 +216,7 @@ struct sigma_ring_drain {
   __u64 posted; /* SEND: by the doorbell */
   __u32 slot;
   __u32 generation;
-  __u32 consumer; /* CQ: the consumer's index, 24 bits */
+  __u32 consumer; /* of the CQ, or of the send queue's: the owner's index, 24 bits; 0: not known */
   __u16 count;    /* entries in the piece */
   __u8 reason;    /* enum sigma_drain_reason */
   __u8 kind;

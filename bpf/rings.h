@@ -201,6 +201,15 @@ static long drain_step(__u64 i, void* data) {
   return drain_piece(data) != 0;
 }
 
+/* A completion ring's consumer index, by the ring's slot; 0 where it is not known. */
+static __always_inline __u32 consumer_of(struct sigma_totals* totals, __u32 number) {
+  __be32 index = 0;
+  struct sigma_ring_slot* cq = bpf_map_lookup_elem(&ring_slots, &number);
+  if (number && cq && cq->kind == SIGMA_RING_CQ && cq->doorbell_addr)
+    read_user(totals, &index, sizeof(index), cq->doorbell_addr);
+  return __builtin_bswap32(index) & 0xffffff;
+}
+
 /* Copies what is new in the ring, and says that this was the last of it. */
 SIGMA_VERIFIED_ONCE int drain_ring(__u32 number, __u32 reason) {
   struct sigma_totals* totals = totals_of_cpu();
@@ -227,6 +236,7 @@ SIGMA_VERIFIED_ONCE int drain_ring(__u32 number, __u32 reason) {
       drain.posted =
           posted + (__u16)((__u16)__builtin_bswap32(words[1]) - (__u16)posted);
       drain.end = drain.posted;
+      drain.consumer = consumer_of(totals, slot->cq[0]);
       __u64 most = slot->entries < SIGMA_DRAIN_ENTRIES ? slot->entries : SIGMA_DRAIN_ENTRIES;
       if (drain.end - drain.first > most) drain.first = drain.end - most;
     } else {

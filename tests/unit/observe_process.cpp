@@ -2,6 +2,7 @@
 // All rings of a process: their ends, and how often they are looked at.
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "observe/interval.h"
 #include "observe/process_reader.h"
 #include "observe_rig.h"
@@ -55,6 +56,72 @@ TEST_CASE("observe: a destroy command that fails brings its ring back, one that 
   CHECK(watched.heard.seen == 3);
   CHECK(watched.heard.missed == 0);
   watched.heard.check_posts();
+}
+
+// After the last look nobody looks until the ring ends. Its doorbell has not moved by then, or a whole round.
+TEST_CASE("observe: a round of 65,536 before a ring's end is thought possible by its owner's completions and the time") {
+  struct Case {
+    bool completions;   // its completion ring is known
+    uint32_t consumed;  // more than at the last look
+    uint64_t ms;        // since then
+    bool modulo;
+  };
+  const Case cases[] = {{true, 0, 2'000, false}, {true, 63, 2'000, false}, {true, 65'536, 2'000, true}, {true, 65'536, 15, false},
+                        {false, 0, 2, false},    {false, 0, 15, false},   {false, 0, 25, true}};
+  for (const Case& one : cases) {
+    CAPTURE(one.completions, one.consumed, one.ms);
+    Watched watched(64);
+    alignas(8) std::byte doorbell[8] = {}, cq_doorbell[8] = {};
+    std::vector<std::byte> entries(64 * 64);
+    for (size_t i = 0; i < 64; ++i) entries[i * 64 + 63] = std::byte{0xf1};
+    std::vector<sigma_ring_slot> slots(8);
+    slots[5].kind = SIGMA_RING_SEND;
+    sigma::ProcessReader reader(static_cast<uint32_t>(getpid()),
+                                {.read_posts = true, .probes_tell = false, .read_completions = true}, slots.data());
+    sigma::SendSpec spec = spec_of(watched.ring);
+    spec.owner.pid = static_cast<uint32_t>(getpid());
+    spec.ring_addr = reinterpret_cast<uint64_t>(watched.ring.memory.data());
+    spec.doorbell_addr = reinterpret_cast<uint64_t>(doorbell);
+    spec.slot = 5;
+    spec.send_cqn = 9;
+    spec.since_ns = sigma::monotonic_now_ns();
+    if (one.completions) {
+      sigma::CqSpec cq;
+      cq.owner = spec.owner;
+      cq.owner.number = 9;
+      cq.ring_addr = reinterpret_cast<uint64_t>(entries.data());
+      cq.doorbell_addr = reinterpret_cast<uint64_t>(cq_doorbell);
+      cq.ring = {64, 64};
+      cq.since_ns = spec.since_ns;
+      reader.open(cq, watched.out);
+    }
+    reader.open(spec, watched.out);
+    // One request, completed and polled: that its owner keeps an index is to be seen.
+    watched.ring.post();
+    put32(doorbell + 4, watched.ring.doorbell());
+    put32(entries.data() + 56, 0x08u << 24 | kQp);
+    entries[63] = std::byte{0};
+    put32(cq_doorbell, 1);
+    for (int i = 0; i < 50; ++i) REQUIRE(reader.look(watched.out));
+    // At most so long after the last look's reading where no round is to be possible, else at least.
+    const uint64_t before_ns = sigma::monotonic_now_ns();
+    REQUIRE(reader.look(watched.out));
+    const uint64_t since_ns = one.modulo ? sigma::monotonic_now_ns() : before_ns;
+    slots[5].dead = SIGMA_DRAIN_DESTROY;
+    ++slots[5].looks;
+    sigma_ring_drain drain{};
+    drain.h.time_ns = since_ns + one.ms * 1'000'000;
+    drain.slot = 5;
+    drain.posted = watched.ring.posted;
+    drain.consumer = 1 + one.consumed;
+    drain.reason = SIGMA_DRAIN_DESTROY;
+    drain.kind = SIGMA_RING_SEND;
+    drain.last = drain.counted = 1;
+    reader.on_drain(drain, {}, watched.out);
+    watched.heard.take(watched.out);
+    REQUIRE(watched.heard.states.back().event == SIGMA_RING_END);
+    CHECK(bool(watched.heard.states.back().flags & SIGMA_RING_MODULO) == one.modulo);
+  }
 }
 
 TEST_CASE("observe: the interval shrinks at once, grows slowly, and is long after a second of idleness") {

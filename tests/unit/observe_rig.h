@@ -139,9 +139,11 @@ struct Watched {
     }
     heard.take(out);
   }
-  void last(uint64_t first) {
+  void last(uint64_t first) { last(first, PostedBounds::within_a_round(reader->posted())); }
+  void last(uint64_t first, const PostedBounds& bounds) {
     const auto bytes = ring.copy(first, ring.posted);
-    reader->on_last(first, RingBytes{std::span<const std::byte>(bytes)}, ring.posted, LookTimes{now, now + 10}, out);
+    reader->on_last(first, RingBytes{std::span<const std::byte>(bytes)}, ring.doorbell(), bounds, LookTimes{now, now + 10},
+                    out);
     heard.take(out);
   }
 

@@ -137,6 +137,25 @@ TEST_CASE("observe: the last look after a long time has the newest part, the res
   watched.heard.check_posts();
 }
 
+TEST_CASE("observe: rounds of 65,536 before the last look are counted, or marked, by what bounds them") {
+  constexpr uint64_t kMore = 65'536 + 20;
+  for (const bool known : {true, false}) {
+    Watched watched(64);
+    for (int i = 0; i < 10; ++i) watched.ring.post();
+    watched.look();
+    for (uint64_t i = 0; i < kMore; ++i) watched.ring.post();
+    const uint64_t posted = watched.ring.posted;
+    watched.last(posted - 20, known ? PostedBounds{posted - 60, posted + 4} : PostedBounds{10, posted + 4});
+    const sigma_ring& end = watched.heard.states.back();
+    CAPTURE(known);
+    CHECK(bool(end.flags & SIGMA_RING_MODULO) == !known);
+    CHECK(end.posted == (known ? posted : posted - 65'536));
+    CHECK(end.seen + end.missed == end.posted);
+    CHECK(end.seen == 30);
+    known ? watched.heard.check_posts() : watched.heard.check_places();
+  }
+}
+
 TEST_CASE("observe: a queue that a probe explains is not read; a post beside it is") {
   Watched watched(64, SendReader::Mode::read, true);
   watched.ring.post();

@@ -5,19 +5,16 @@
 // is the count, of several or none it is known modulo 65,536 only. What bounds it, and what that
 // assumes:
 //   time          One queue is given at most kMostRequestsPerUs. Of kMaxWqeBlocks each: for 157 us
-//   this alone
-//                 suffices. Of as many as the largest of its requests so far: 2.5 ms, where that is
-//                 one.
+//                 this alone suffices. Of as many as the largest of its requests so far: 2.5 ms,
+//                 where that is one.
 //   completions   Blocks are written again only when a completion has told that they may be. So
-//   what is posted
-//                 is at most a ring past the request that completed last, however fast the job is
-//                 and however long nobody looked. But for as long as the doorbell was read after
-//                 the completion ring, time counts: that is one copy, unless we are held up within
-//                 it.
+//                 what is posted is at most a ring past the request that completed last, however
+//                 fast the job is and however long nobody looked. But for as long as the doorbell
+//                 was read after the completion ring, time counts: that is one copy, unless we are
+//                 held up within it.
 //   consumer      The owner has been told of so many completions, of a ring's blocks each at most;
-//   or, where each
-//                 has stood for as many blocks so far, of as many. An index that is kept is
-//                 believed in 24 bits.
+//                 or, where each has stood for as many blocks so far, of as many. An index that is
+//                 kept is believed in 24 bits.
 // Positions count blocks of 64 bytes since the ring's life began. Pure arithmetic.
 #pragma once
 

@@ -111,6 +111,7 @@ class ProcessReader {
   void publish();
   Copies& send_copies(uint32_t slot, uint32_t generation);
   PostedBounds bounds_of(const Send& send, uint16_t doorbell, uint64_t elapsed_ns, uint64_t copy_ns);
+  PostedBounds bounds_at_end(const Send& send, const sigma_ring_drain& drain) const;
   void add_doorbells(std::vector<std::byte>& copy);
   // How many completions are copied: those that the looks before suggest, or as many as may have come in a long
   // time, and what their owners have consumed as the copy before said.

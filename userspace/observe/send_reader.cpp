@@ -162,13 +162,17 @@ void SendReader::on_copy(const Wanted& wanted, const RingBytes& bytes, uint16_t 
   cursor_.next = wanted.end;
 }
 
-void SendReader::on_last(uint64_t first, const RingBytes& bytes, uint64_t posted,
+void SendReader::on_last(uint64_t first, const RingBytes& bytes, uint16_t doorbell, const PostedBounds& bounds,
                          const LookTimes& look, RecordBuffer& out) {
-  // BPF counted from what had been published; ours may be further.
-  posted = extend16(cursor_.posted, static_cast<uint16_t>(posted));
+  const auto known = bounds.only(doorbell);
+  cursor_.modulo |= !known;
+  const uint64_t posted = known ? *known : extend16(cursor_.posted, doorbell);
   const LookTimes times = since_behind(look);
   const uint64_t at_ns = times.after_ns;
-  settle_held(posted, Rest::stands, at_ns, out);
+  if (known)
+    settle_held(posted, Rest::stands, at_ns, out);
+  else
+    settle_held(posted + (1u << 16), Rest::given_up, at_ns, out);
   cursor_.posted = posted;
   first = posted - bytes.size() / kWqeBlockBytes;
   if (mode_ == Mode::counted) first = posted;

@@ -62,8 +62,9 @@ class SendReader {
   void on_copy(const Wanted& wanted, const RingBytes& bytes, uint16_t doorbell_after, const PostedBounds& bounds,
                const LookTimes& times, RecordBuffer& out);
   // `bytes` are the blocks up to `posted`, from `first` on.
-  void on_last(uint64_t first, const RingBytes& bytes, uint64_t posted, const LookTimes& times,
-               RecordBuffer& out);
+  // `bounds`: as of on_doorbell(), when BPF read the doorbell.
+  void on_last(uint64_t first, const RingBytes& bytes, uint16_t doorbell, const PostedBounds& bounds,
+               const LookTimes& times, RecordBuffer& out);
   // It is read no further. `seen`: nothing can have been posted since the last look that anybody will
   // ask for; else the record says that its end was not seen.
   void end(uint64_t at_ns, uint8_t gap_reason, bool seen, RecordBuffer& out);
