@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -29,6 +30,13 @@ bool is_named_as_verbs(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   return name.find("ibverbs") != name.npos || name.find("-rdmav") != name.npos || name.starts_with("libmlx5") ||
          name.starts_with("libmlx4") || name.starts_with("libefa");
+}
+
+// A process that ends gives up its root folder a while before its end is told (do_exit: exit_fs, exit_notify): what
+// it had mapped can no longer be opened by its names.
+bool has_no_root(pid_t pid) {
+  char first;
+  return readlink(fmt::format("/proc/{}/root", pid).c_str(), &first, 1) < 0 && errno == ENOENT;
 }
 
 // Of a program with libibverbs linked in that makes no queue pairs, each of its commands would be a reason to look again.
@@ -249,7 +257,7 @@ void Tracer::attach_plan(const AttachPolicy& base, const std::shared_ptr<const L
                          std::string mapped_as, const Target* target) {
   const AttachPolicy policy = with_rings(base, *plan, target);
   AttachReport report = capture_->attach(*plan, scope, policy);
-  if (!report.failed.empty() && target && has_exited(*target)) return;
+  if (!report.failed.empty() && target && (has_no_root(target->pid) || has_exited(*target))) return;
   for (const FailedProbe& probe : report.failed)
     state(fmt::format("{}: {} is not probed: {}", plan->name, to_string(probe.function), probe.reason));
   for (const FailedProbe& probe : report.without_return)

@@ -6,6 +6,7 @@ probes follow them there. A tracer that root started has given up most of its ca
 import os
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -24,6 +25,19 @@ def job(name: str, *words: str) -> Held:
     folder = os.path.join(os.path.dirname(csv_path(name)), "own")
     return Held(name, ["unshare", "--mount", "sh", "-c", OWN, folder, program("verbs_job"), "op=rdma_write", f"count={COUNT}",
                        "bytes=64", f"port={PORT}", "stages=qp", *words], stdin=subprocess.PIPE)
+
+
+def settled(count, before: int, for_s: float = 3):
+    """A condition: there are more than before, and for so long no more came."""
+    last, since = before, 0.0
+
+    def check() -> bool:
+        nonlocal last, since
+        now, at = count(), time.monotonic()
+        if now != last:
+            last, since = now, at
+        return now > before and at - since > for_s
+    return check
 
 
 def without_sys_admin() -> None:
@@ -51,7 +65,7 @@ def test() -> None:
     client.go()
     for process in (server, client):
         wait_for(lambda process=process: "stage qp\n" in process.stdout() or process.popen.poll() is not None, "stage qp")
-    wait_for(lambda: links() > before, "the tracer has new links")
+    wait_for(settled(links, before), "the tracer has all of its new links")
     for process in (server, client):
         process.say()
     client.wait_ok()
