@@ -141,6 +141,12 @@ bool CompletionLook::peek(const Wanted& wanted, const RingBytes& copy, const Rin
     if (is_requester(cqe)) newest(cqe.qp_num, cqe.wqe_counter);
     return cqe.kind != CqeKind::invalid && (!cursor_.has_anchor || !anchor_stands(cursor_, entry));
   }
+  std::byte mark[kCqeBytes];
+  const bool marked = load(anchor, 0, mark);
+  if (fresh() && load(copy, 0, entry) && decode_cqe(entry).kind != CqeKind::invalid &&
+      !(marked && decode_cqe(mark).kind == CqeKind::invalid))
+    whole_ring_ = true;
+  // Where this copy is of the whole ring, on_copies() takes all of it: told of here as well.
   if (whole_ring_ && wanted.count == ring_.entries) {
     // The oldest entry is where the newest one will be followed.
     CompletionCursor at = cursor_;
@@ -152,11 +158,6 @@ bool CompletionLook::peek(const Wanted& wanted, const RingBytes& copy, const Rin
     }
     return true;
   }
-  std::byte mark[kCqeBytes];
-  const bool marked = load(anchor, 0, mark);
-  if (fresh() && load(copy, 0, entry) && decode_cqe(entry).kind != CqeKind::invalid &&
-      !(marked && decode_cqe(mark).kind == CqeKind::invalid))
-    whole_ring_ = true;
   if (whole_ring_ || is_lapped(ring_, cursor_, wanted.first, copy)) return true;
   for (uint64_t at = cursor_.next; at < wanted.first + wanted.count; ++at) {
     if (!load(copy, at - wanted.first, entry)) break;

@@ -99,7 +99,10 @@ class Traced:
 
     def number_of(self, pid, qp_num, since_ns):
         """Of a request, or a gap, that is of this time at the earliest: nothing of a life is older than that."""
-        later = self.begins[pid, qp_num][1:]
+        begins = self.begins[pid, qp_num]
+        if len(begins) > 1 and None in begins:
+            raise Undecided(f"the tracer came behind the creation of QP {qp_num}: its lives cannot be told apart")
+        later = begins[1:]
         require(since_ns is not None or not later, f"a request of unknown time, of {1 + len(later)} lives: QP {qp_num}")
         return pid, qp_num, sum(begin <= since_ns for begin in later)
 

@@ -62,8 +62,9 @@ def records_of(directory):
     return found
 
 
-class NotLapped(Exception):
-    """The machine was too busy for the index to be certified before the queue's end."""
+class TooBusy(Exception):
+    """The machine, for the reader to be where the row wants it: the index was not certified before the queue's end, or
+    nothing was seen of queues that live for a fifth of a second."""
 
 
 def judge(run, records, row):
@@ -81,7 +82,7 @@ def judge(run, records, row):
     for number in numbers:
         ends = [each for each in rings if each.number == number and each.event == END]
         if row.lapped and (not ends or ends[0].flags & MODULO):
-            raise NotLapped  # not certified, and said to be some rounds short; or too late, and the job is gone
+            raise TooBusy  # not certified, and said to be some rounds short; or too late, and the job is gone
         require_equal(f"ends of queue {number:#x}", len(ends), 1)
         truth, at = {}, 0
         for wqe in run.wqes[number]:
@@ -124,11 +125,11 @@ def judge(run, records, row):
                 require_equal("status", each.status, 0)
     if row.lapped:
         if max((each.count for each in records if isinstance(each, Gap)), default=0) < 65_536:
-            raise NotLapped
+            raise TooBusy
     print(f"{len(numbers)} queues: {totals['seen']} blocks seen, {totals['missed']} missed, "
           f"{totals['not known of']} not known of")
     if totals["seen"] == 0:
-        fail("nothing was seen")
+        raise TooBusy
 
 
 class Row:
@@ -165,9 +166,9 @@ def execute(name, build):
     for _ in range(8):
         try:
             return execute_once(name, build)
-        except NotLapped:
-            print("the reader was not held up: once more")
-    fail("the index was never certified")
+        except TooBusy:
+            print("the machine was too busy: once more")
+    fail("nothing was seen, or the index was never certified")
 
 
 def execute_once(name, build):
