@@ -11,6 +11,7 @@
 #include "catch.h"
 #include "observe/cq_reader.h"
 #include "observe/send_reader.h"
+#include "observe/told_posts.h"
 
 namespace observe_rig {
 

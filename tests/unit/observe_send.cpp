@@ -194,6 +194,72 @@ TEST_CASE("observe: what was overwritten is no gap where a probe has told of it,
   watched.heard.check_posts();
 }
 
+TEST_CASE("observe: a list whose records come in pieces is one call, whatever comes between") {
+  Watched watched(64, SendReader::Mode::read, true);
+  const sigma::RingOwner owner = watched.reader->spec().owner;
+  sigma::RingOwner other = owner;
+  other.number = owner.number + 1;
+  sigma::ToldPosts told;
+  const auto give = [&] {
+    told.give([&](const sigma::RingOwner& of, uint16_t index, uint32_t blocks, bool same_thread) {
+      if (of == owner) watched.reader->explain(index, blocks, same_thread);
+    });
+  };
+  const auto add = [&](const sigma::RingOwner& of, uint32_t tid, uint64_t call_ns, uint16_t index, uint16_t position,
+                       uint32_t blocks, uint16_t flags = 0) {
+    sigma_post post{};
+    post.h.tid = tid;
+    post.call_ns = call_ns;
+    post.index = index;
+    post.position = position;
+    post.flags = flags;
+    told.add(of, post, blocks);
+  };
+  uint16_t index = 0;
+  for (uint64_t call = 1; call <= 200; ++call) {
+    const uint32_t blocks = 1 + call % 2;
+    for (uint16_t position = 0; position < 4; ++position) {
+      watched.ring.post(blocks);
+      add(owner, 1, call, index, position, blocks);
+      if ((call + position) % 3 == 0) give();                                     // in the middle of it
+      if ((call + position) % 5 == 0) add(other, 2, call, 0, position % 2, 1);  // by another CPU
+    }
+    index = static_cast<uint16_t>(index + 4 * blocks);
+    if (call % 16 == 0) watched.look();
+    watched.reader->told_until(watched.now);
+  }
+  // The sizes of some are not known: the next call tells where they end.
+  watched.ring.post(1);
+  watched.ring.post(3);
+  watched.ring.post(1);
+  add(owner, 1, 1000, index, 0, 1);
+  give();
+  add(owner, 1, 1000, index, 1, 0);
+  give();
+  add(owner, 1, 1000, index, 2, 1);
+  give();
+  index = static_cast<uint16_t>(index + 5);
+  watched.ring.post();
+  add(owner, 1, 1001, index, 0, 1);
+  give();
+  watched.look();
+  watched.reader->told_until(watched.now + 1);
+  watched.look();
+  CHECK(watched.reader->mode() == SendReader::Mode::probed);
+  CHECK(watched.heard.posts.empty());
+  CHECK(watched.heard.missed == 0);
+  // Behind a list that was cut short stand some that nobody has told of.
+  for (int i = 0; i < 5; ++i) watched.ring.post();
+  index = static_cast<uint16_t>(index + 1);
+  add(owner, 1, 1002, index, 0, 0);
+  add(owner, 1, 1002, index, 1, 1, SIGMA_POST_LIST_TRUNCATED);
+  add(owner, 1, 1003, static_cast<uint16_t>(index + 4), 0, 1);
+  give();
+  watched.look();
+  watched.heard.check_posts();
+  CHECK(watched.heard.seen >= 3);
+}
+
 TEST_CASE("observe: a probed queue that is always busy is not taken for one with posts of its own") {
   Watched watched(1024, SendReader::Mode::read, true);
   uint16_t told = 0;

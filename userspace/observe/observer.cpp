@@ -101,7 +101,7 @@ void Observer::on_resume_cq(const RingOwner& owner, uint64_t at_ns) {
 }
 void Observer::on_end_send(const RingOwner& owner, uint64_t at_ns) {
   reader(owner.pid).close_send(owner, at_ns, marks_);
-  last_poster_.erase(owner);
+  told_posts_.forget(owner);
 }
 void Observer::on_end_cq(const RingOwner& owner, uint64_t at_ns) {
   reader(owner.pid).close_cq(owner, at_ns, marks_);
@@ -233,16 +233,7 @@ void Observer::on_drain(std::span<const std::byte> record) {
 void Observer::on_post(const sigma_post& post, uint32_t blocks) {
   if (post.queue != SIGMA_QUEUE_SEND || !(post.flags & SIGMA_POST_HAS_INDEX)) return;
   const RingOwner* owner = directory_.find(post.h.pid, post.queue_ptr, post.qp_num);
-  if (owner == nullptr) return;
-  if (post.position > 0 && !explained_.empty()) {
-    Explained& last = explained_.back();
-    if (last.owner == *owner && last.call_ns == post.call_ns && last.tid == post.h.tid) {
-      last.blocks += blocks;
-      return;
-    }
-  }
-  explained_.push_back(
-      {*owner, static_cast<uint16_t>(post.index), blocks, post.h.tid, post.call_ns});
+  if (owner != nullptr) told_posts_.add(*owner, post, blocks);
 }
 
 bool Observer::on_gpu_ring(const sigma_ring& ring) {
@@ -263,15 +254,10 @@ void Observer::on_ring_inside(const sigma_ring& ring) {
 }
 
 void Observer::apply_explanations() {
-  for (const Explained& each : explained_) {
-    const auto it = processes_.find(each.owner.pid);
-    if (it == processes_.end()) continue;
-    uint32_t& poster = last_poster_[each.owner];
-    it->second.reader->explain(each.owner, each.index, each.blocks,
-                               poster == 0 || poster == each.tid);
-    poster = each.tid;
-  }
-  explained_.clear();
+  told_posts_.give([&](const RingOwner& owner, uint16_t index, uint32_t blocks, bool same_thread) {
+    if (const auto it = processes_.find(owner.pid); it != processes_.end())
+      it->second.reader->explain(owner, index, blocks, same_thread);
+  });
 }
 
 void Observer::on_process_end(uint32_t pid, uint64_t now_ns) {
@@ -288,7 +274,7 @@ void Observer::on_process_end(uint32_t pid, uint64_t now_ns) {
   // Also those of rings that were not taken up, or whose last copy was lost.
   while (!it->second.slots.empty()) free_slot(pid, *it->second.slots.begin());
   processes_.erase(it);
-  std::erase_if(last_poster_, [&](const auto& entry) { return entry.first.pid == pid; });
+  told_posts_.forget_process(pid);
 }
 
 // What is said of a process whose end has come, or the tracer's.

@@ -27,6 +27,7 @@
 #include "observe/directory.h"
 #include "observe/late_rings.h"
 #include "observe/process_reader.h"
+#include "observe/told_posts.h"
 
 namespace sigma {
 
@@ -97,13 +98,6 @@ class Observer : private Directory::Events {
     std::set<uint32_t> slots;                  // of its rings, given back when they have ended
     uint64_t next_ns = 0;
   };
-  struct Explained {
-    RingOwner owner;
-    uint16_t index;
-    uint32_t blocks;
-    uint32_t tid;
-    uint64_t call_ns;
-  };
 
   void on_send(const SendSpec& spec) override;
   void on_cq(const CqSpec& spec) override;
@@ -140,8 +134,7 @@ class Observer : private Directory::Events {
   // of time.
   RecordBuffer out_, marks_;
   std::vector<RecordBuffer::Run> taken_, taken_marks_;
-  std::vector<Explained> explained_;
-  std::map<RingOwner, uint32_t> last_poster_;
+  ToldPosts told_posts_;
   uint64_t cpu_checked_ns_ = 0, cpu_used_ns_ = 0;
   uint64_t floor_ns_ = 0;
   uint64_t pressed_since_ns_ = 0;
