@@ -157,7 +157,10 @@ SendLook::Wanted SendLook::on_doorbell(uint16_t doorbell, bool has_completion, u
     end_known_ = !open_end_;
   }
   cursor_.modulo |= laps_possible;
-  lapped_ = laps_possible;
+  // Where it grew, it stands where the newest completion does. What this look saw ahead may be a
+  // round old in any case.
+  lap_hidden_ = news_ == 0 && (laps_possible || lap_hidden_);
+  if (laps_possible) nothing_known_ahead();
   step_ = advance_to(ring_, cursor_, target);
   if (record_first()) bounds_.saw(cursor_.posted, read_ns);
   if (cursor_.next == cursor_.posted) return {};
@@ -380,7 +383,7 @@ void SendLook::end(bool whole, uint64_t now_ns, RecordBatch& out) {
   cursor_.next = cursor_.posted;
   // Without a doorbell record the last completion need not be the last post's, unless nothing is
   // written behind it: a slot that a later lap has written over does not say so.
-  const bool behind = unwritten_ <= cursor_.posted && !lapped_;
+  const bool behind = unwritten_ <= cursor_.posted && !lap_hidden_;
   const bool known = whole && (queue_.doorbell_addr != 0 || behind);
   state(SIGMA_RING_END, known ? "" : SIGMA_RING_END_UNSEEN, out);
   begun_ = false;

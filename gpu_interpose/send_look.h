@@ -178,7 +178,9 @@ class SendLook {
   bool completions_lost_ = false;  // since the last one that was told
   bool untold_ = false;            // the slots alone do not tell whether the next one is written
   uint64_t unwritten_ = ~uint64_t{0}, news_ = 0;
-  bool lapped_ = false;  // since the look before the last one, it may have been
+  // The newest completion may be a round of 65,536 younger than the same one that was told, and
+  // posted() a little ahead of it: until that grows.
+  bool lap_hidden_ = false;
   uint16_t stale_ = 0;
   bool has_stale_ = false;
   uint8_t tier_ = 0, mode_ = 0;

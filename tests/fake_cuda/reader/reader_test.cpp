@@ -279,6 +279,78 @@ TEST_CASE(
   CHECK(ends == 1);
 }
 
+TEST_CASE("a completion ring that went round before its first look moves its queue all the same") {
+  const Driver driver;
+  struct Case {
+    uint32_t entries;  // all of them are copied at once, or only what is likely
+    bool looked_at;    // before its end, at which all of them are
+    uint64_t posted;
+  };
+  const Case each = GENERATE(Case{16, true, 100}, Case{16, false, 40}, Case{32, true, 100},
+                             Case{32, false, 100}, Case{64, false, 70});
+  CAPTURE(each.entries, each.looked_at, each.posted);
+  Records::get().posts.clear(), Records::get().gaps.clear(), Records::get().rings.clear();
+  DeviceQueue queue({.blocks = 128, .cq_entries = each.entries, .doorbell_record = false});
+  Observed observed(patient());
+  observed.add(queue);
+  observed.refresh();
+  while (queue.posted < each.posted) {
+    queue.post(queue.posted % 8 == 3);
+    queue.complete_next();
+  }
+  if (each.looked_at)
+    for (int i = 0; i < 3; ++i) observed.look();
+  observed.end_all();
+  const Verdict verdict = compare(queue);
+  CHECK(verdict.seen + verdict.missed == posted_of(queue));
+}
+
+TEST_CASE("of a queue that may have been lapped, old slots do not show where it ended") {
+  const Driver driver;
+  struct Case {
+    uint64_t before, lap, after;  // posted: seen at once, while nobody looks, before the end
+    bool looked_at;               // between them
+    bool known;
+  };
+  // After a few less than 65,536 the newest completion is one that was told, and the slots behind
+  // it are those of a lap ago.
+  const Case each = GENERATE(Case{20, 65'530, 0, true, false}, Case{20, 65'530, 0, false, false},
+                             Case{20, 65'530, 3, true, false}, Case{20, 65'530, 60, true, true},
+                             Case{20, 0, 0, true, true});
+  CAPTURE(each.lap, each.after, each.looked_at);
+  Records::get().posts.clear(), Records::get().gaps.clear(), Records::get().rings.clear();
+  DeviceQueue queue({.blocks = 128, .doorbell_record = false, .stack = SIGMA_GPU_STACK_DOCA});
+  SamplerOptions options = patient();
+  options.most_posts_per_s = 131'072;  // 65,536 may be posted in half a second
+  Observed observed(options);
+  observed.add(queue);
+  observed.refresh();
+  const auto post = [&](uint64_t blocks) {
+    for (uint64_t i = 0; i < blocks; ++i) {
+      queue.post();
+      queue.complete_next();
+    }
+  };
+  post(each.before);
+  observed.look();
+  observed.look();
+  const uint64_t looked_ns = now_ns();
+  post(each.lap);
+  while (now_ns() - looked_ns < 520'000'000) usleep(1000);
+  if (each.looked_at) observed.look();
+  post(each.after);
+  if (each.after) observed.look();
+  observed.end_all();
+  size_t ends = 0;
+  for (const sigma_ring& ring : Records::get().rings) {
+    if (ring.kind != SIGMA_RING_SEND || ring.event != SIGMA_RING_END) continue;
+    ++ends;
+    CHECK((std::string(ring.reason) != SIGMA_RING_END_UNSEEN) == each.known);
+    if (each.known) CHECK((queue.posted - ring.posted) % 65'536 == 0);
+  }
+  CHECK(ends == 1);
+}
+
 TEST_CASE("a queue in use is taken up where its completions stand") {
   const Driver driver;
   DeviceQueue queue({.blocks = 128});
