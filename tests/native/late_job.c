@@ -4,12 +4,15 @@
  * line, and says what it did; each answer ends with the line "ok". Ends with its input.
  *
  *   load          maps the libraries, fills a context's table as libibverbs does
+ *   map FILE      maps one more library
  *   send N        N posts of one request each        sent FIRST N SUM
  *   recv N                                           received FIRST N SUM
  *   poll N        one poll, at most N completions    polled N FIRST LAST
  *   spin, stop    posts and polls on a thread as fast as it can, in between     sent FIRST N SUM
  *   threads T N   T threads post N each, side by side, none polled for     sent FIRST T*N SUM
  *   fork N        a child that posts N               child PID, sent FIRST N SUM
+ *   leave         its first thread ends and another one stays: of a process that ends there is as much to be seen
+ *                 after it has given up its memory and its root folder, and before its end is told
  *   exec [FILE]   runs this program, or a copy of it, anew in the same process
  *
  * Requests are numbered from 1 on by wr_id, receives from 1 << 32 on. SUM is the provider's own account
@@ -143,6 +146,11 @@ static void* spin(void* unused) {
   return unused;
 }
 
+static void* stay(void* unused) {
+  for (;;) pause();
+  return unused;
+}
+
 static void fork_child(uint64_t count) {
   fflush(stdout);
   const pid_t child = fork();
@@ -178,6 +186,10 @@ int main(int argc, char** argv) {
     sscanf(line, "%15s %lu %lu", word, &count, &each);
     if (strcmp(word, "load") == 0) {
       load();
+    } else if (strcmp(word, "map") == 0) {
+      char file[200] = "";
+      sscanf(line, "map %199s", file);
+      if (!dlopen(file, RTLD_NOW | RTLD_LOCAL)) fail(dlerror());
     } else if (strcmp(word, "send") == 0) {
       first = next_send, before = account ? *account : 0;
       post_send(count);
@@ -205,6 +217,11 @@ int main(int argc, char** argv) {
       say_sent(first, before);
     } else if (strcmp(word, "fork") == 0) {
       fork_child(count);
+    } else if (strcmp(word, "leave") == 0) {
+      if (pthread_create(&spinner, NULL, stay, NULL)) fail("no thread");
+      printf("ok\n");
+      fflush(stdout);
+      pthread_exit(NULL);
     } else if (strcmp(word, "exec") == 0) {
       char file[200] = "/proc/self/exe";
       sscanf(line, "exec %199s", file);

@@ -85,6 +85,12 @@ Polled LateJob::poll(int count) {
 
 Posted LateJob::stop() { return parse_posted(ask("stop").at(0), "sent", kSendSalt); }
 
+void LateJob::leave() {
+  ask("leave");
+  char first;
+  while (::readlink(fmt::format("/proc/{}/root", pid()).c_str(), &first, 1) == 1) ::usleep(1000);
+}
+
 Posted LateJob::fork(uint64_t count, pid_t* child) {
   const auto lines = ask(fmt::format("fork {}", count));
   if (std::sscanf(lines.at(0).c_str(), "child %d", child) != 1) throw std::runtime_error("the job said: " + lines[0]);

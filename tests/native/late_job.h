@@ -36,6 +36,7 @@ class LateJob {
 
   pid_t pid() const { return child_.pid(); }
   void load() { ask("load"); }
+  void map(const std::string& library) { ask("map " + library); }
   // Each checks that exactly these requests reached the provider.
   Posted send(uint64_t count);
   Posted receive(uint64_t count);
@@ -45,6 +46,8 @@ class LateJob {
   // A child posts, and ends.
   Posted fork(uint64_t count, pid_t* child);
   void exec() { ask("exec"); }
+  // Returns when it is as a process that ends is shortly before it has ended; it stays so.
+  void leave();
 
   // The number of the send that is about to be made, or being made: all before it are done.
   uint64_t progress() const { return progress_->load(); }

@@ -7,10 +7,12 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "catch.h"
 #include "native/late_job.h"
 #include "native/tracer_rig.h"
+#include "resolve/proc_maps.h"
 
 using namespace rig;
 
@@ -226,6 +228,40 @@ TEST_CASE("a target that is stopped before the attach can be attached and left")
   ::kill(job.pid(), SIGCONT);
   job.send(10);
   CHECK(job.end() == 0);
+}
+
+TEST_CASE("a process that is ending refuses no probes, and leaves its libraries' to the next one") {
+  for (const char* without : kForms) {
+    INFO("without " << without);
+    LateJob ending, job;
+    ending.load();
+    ending.map(LATE_JOB_HIDDEN);
+    job.load();
+    const auto maps = sigma::read_maps(ending.pid());
+    REQUIRE(maps.ok());
+    const auto place_of = [&](std::string_view path) {
+      return std::find_if(maps->begin(), maps->end(), [&](const sigma::Mapping& each) { return each.path == path; });
+    };
+    REQUIRE(place_of(LATE_JOB_HIDDEN) < place_of(LATE_JOB_PROVIDER));
+    REQUIRE(ending.pid() < job.pid());
+    bool left = false;
+    // Of its first library it is said that not all is covered; when the next one's turn comes, it is on its way out.
+    Trace trace({ending.pid(), job.pid()}, without, [](sigma::TracerOptions& options) { options.follow_forks = true; },
+                [&] {
+                  if (!std::exchange(left, true)) ending.leave();
+                });
+    REQUIRE(left);
+    trace.care();
+    const Posted sent = job.send(20);
+    const Polled polled = job.poll(5);
+    trace.stop();
+    INFO(trace.said());
+    CHECK(trace.sends(job.pid()) == ids(sent));
+    CHECK(trace.completions().size() == polled.count);
+    CHECK(trace.counters().libraries_unresolved == 0);
+    CHECK(trace.counters().probes_failed == 0);
+    for (const std::string& fact : trace.tracer().statements()) CHECK(fact.find("cannot") == fact.npos);
+  }
 }
 
 TEST_CASE("a pid that is no process is refused") {

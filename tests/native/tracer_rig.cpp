@@ -25,7 +25,8 @@ void append(std::vector<T>& list, std::span<const std::byte> record) {
 }  // namespace
 
 Trace::Trace(std::vector<pid_t> pids, const std::string& without,
-             const std::function<void(sigma::TracerOptions&)>& change) {
+             const std::function<void(sigma::TracerOptions&)>& change, std::function<void()> on_say)
+    : on_say_(std::move(on_say)) {
   sigma::Features features = probed();
   sigma::disable_features(features, without);
   sigma::TracerOptions options;
@@ -34,7 +35,10 @@ Trace::Trace(std::vector<pid_t> pids, const std::string& without,
   if (change) change(options);
   auto tracer = sigma::Tracer::start(
       options, features, [this](std::span<const std::byte> record) { on_record(record); },
-      [this](std::string_view line) { said_.emplace_back(line); });
+      [this](std::string_view line) {
+        said_.emplace_back(line);
+        if (on_say_) on_say_();
+      });
   if (!tracer.ok()) FAIL(tracer.error().what << " (" << tracer.error().hint << ")");
   tracer_ = *std::move(tracer);
 }

@@ -25,9 +25,10 @@ namespace rig {
 
 class Trace {
  public:
-  // `without`: features to go without, as in SIGMATRACE_DISABLE. Without a governor unless asked for.
+  // `without`: features to go without, as in SIGMATRACE_DISABLE. Without a governor unless asked for. `on_say`: in the
+  // tracer's midst, after each line that it says.
   explicit Trace(std::vector<pid_t> pids, const std::string& without = "",
-                 const std::function<void(sigma::TracerOptions&)>& change = {});
+                 const std::function<void(sigma::TracerOptions&)>& change = {}, std::function<void()> on_say = {});
 
   sigma::Tracer& tracer() { return *tracer_; }
   void poll();
@@ -59,6 +60,7 @@ class Trace {
   std::vector<sigma_process> processes_;
   std::vector<sigma_window> windows_;
   std::vector<std::string> said_;
+  std::function<void()> on_say_;
 };
 
 std::vector<uint64_t> ids(const Posted& posted);

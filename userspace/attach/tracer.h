@@ -159,6 +159,7 @@ class Tracer {
   void switch_data_path(Target& target, bool on);
   void switch_shared_data_path(bool on, uint64_t now_ns);
   static bool has_exited(const Target& target);
+  static bool is_ending(const Target& target);
   static std::string command_of(pid_t pid);
 
   // The files that processes map: tracer_libraries.cpp.
@@ -172,7 +173,7 @@ class Tracer {
   void attach_installed(pid_t pid, const std::string& root, const AttachPolicy& policy);
   bool attach_file(const AttachPolicy& policy, const std::string& path, const std::string& libibverbs,
                    const FileKey& key, std::string mapped_as, const Target* target);
-  void attach_plan(const AttachPolicy& policy, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
+  bool attach_plan(const AttachPolicy& policy, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
                    std::string mapped_as, const Target* target);
   void add_probes_for_older(const Target& target, const FileKey& key);
   void tell_uncovered(const FileKey& file);

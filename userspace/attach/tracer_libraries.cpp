@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,13 +29,6 @@ bool is_named_as_verbs(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   return name.find("ibverbs") != name.npos || name.find("-rdmav") != name.npos || name.starts_with("libmlx5") ||
          name.starts_with("libmlx4") || name.starts_with("libefa");
-}
-
-// A process that ends gives up its root folder a while before its end is told (do_exit: exit_fs, exit_notify): what
-// it had mapped can no longer be opened by its names.
-bool has_no_root(pid_t pid) {
-  char first;
-  return readlink(fmt::format("/proc/{}/root", pid).c_str(), &first, 1) < 0 && errno == ENOENT;
 }
 
 // Of a program with libibverbs linked in that makes no queue pairs, each of its commands would be a reason to look again.
@@ -89,7 +81,7 @@ AttachPolicy Tracer::with_rings(AttachPolicy policy, const LibraryPlan& plan, co
 // Probes every RDMA library that the target maps and that is not probed yet.
 void Tracer::look_at_libraries(Target& target) {
   auto maps = read_maps(target.pid);
-  if (has_exited(target)) return;
+  if (is_ending(target)) return;
   if (!maps.ok()) {
     state(maps.error().what);
     return;
@@ -107,7 +99,7 @@ void Tracer::look_at_libraries(Target& target) {
     if (!mapping.executable || mapping.inode == 0 || !seen.emplace(mapping.device, mapping.inode).second) continue;
     auto path = reachable_path(target.pid, mapping);
     if (!path.ok()) {
-      if (is_named_as_verbs(mapping.path) && still_maps(target.pid, mapping) && !has_exited(target) &&
+      if (is_named_as_verbs(mapping.path) && still_maps(target.pid, mapping) && !is_ending(target) &&
           state(fmt::format("{} ({})", path.error().what, path.error().hint)))
         ++counters_.libraries_unresolved;
       continue;
@@ -230,7 +222,8 @@ void Tracer::attach_installed(pid_t pid, const std::string& root, const AttachPo
   }
 }
 
-// False when `target`, by whose files the path goes, is gone.
+// False when `target`, by whose files the path goes, is going: what fails then says nothing of the file, which the
+// next process that maps it is asked for again.
 bool Tracer::attach_file(const AttachPolicy& policy, const std::string& path, const std::string& libibverbs,
                          const FileKey& key, std::string mapped_as, const Target* target) {
   if (!attached_.emplace(key, UINT64_MAX).second) {
@@ -238,7 +231,7 @@ bool Tracer::attach_file(const AttachPolicy& policy, const std::string& path, co
     return true;
   }
   auto plan = resolver_.plan(path, libibverbs, mapped_as);
-  if (target && has_exited(*target)) {  // what fails now fails because the process is gone, and says nothing of the file
+  if (target && is_ending(*target)) {
     attached_.erase(key);
     return false;
   }
@@ -248,16 +241,21 @@ bool Tracer::attach_file(const AttachPolicy& policy, const std::string& path, co
     say_(fmt::format("{}: not covered: {}", path, plan.error().what));
     return true;
   }
-  attach_plan(policy, *plan, key.pid, std::move(mapped_as), target);
+  if (!attach_plan(policy, *plan, key.pid, std::move(mapped_as), target)) {
+    attached_.erase(key);
+    return false;
+  }
   attached_[key] = monotonic_now_ns();
   return true;
 }
 
-void Tracer::attach_plan(const AttachPolicy& base, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
+// False, and nothing is counted, when `target` is going and some were refused. Those that are in place stay: a next
+// attach adds what is missing.
+bool Tracer::attach_plan(const AttachPolicy& base, const std::shared_ptr<const LibraryPlan>& plan, pid_t scope,
                          std::string mapped_as, const Target* target) {
   const AttachPolicy policy = with_rings(base, *plan, target);
   AttachReport report = capture_->attach(*plan, scope, policy);
-  if (!report.failed.empty() && target && (has_no_root(target->pid) || has_exited(*target))) return;
+  if (!report.failed.empty() && target && is_ending(*target)) return false;
   for (const FailedProbe& probe : report.failed)
     state(fmt::format("{}: {} is not probed: {}", plan->name, to_string(probe.function), probe.reason));
   for (const FailedProbe& probe : report.without_return)
@@ -269,6 +267,7 @@ void Tracer::attach_plan(const AttachPolicy& base, const std::shared_ptr<const L
   stat(plan->path.c_str(), &status);
   libraries_.push_back({scope, std::move(mapped_as), plan, std::move(report), policy, status.st_dev, status.st_ino});
   if (shared_probes_) libraries_.back().file = Fd(::open(plan->path.c_str(), O_PATH | O_CLOEXEC));
+  return true;
 }
 
 // Probes that serve several processes were chosen for one whose rings are all known.

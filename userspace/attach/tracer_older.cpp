@@ -21,7 +21,7 @@ void Tracer::find_older_objects(Target& target, const std::string& libibverbs) {
   auto objects = find_live_objects(target.pid, {});
   // The search took time: make room in the ring, without passing anything on.
   (void)ring_->drain();
-  if (has_exited(target)) return;
+  if (is_ending(target)) return;
   if (!objects.ok()) {
     state(fmt::format("process {}: objects made before the attach are unknown: {}", target.pid,
                                       objects.error().what));
@@ -119,7 +119,7 @@ void Tracer::find_older_gpu_queues(const Target& target, const std::vector<Mappi
   }
   const auto queues = read_gpu_registry(*memory, address);
   if (!queues.ok()) {
-    if (!has_exited(target)) state(fmt::format("process {}: {}", target.pid, queues.error().what));
+    if (!is_ending(target)) state(fmt::format("process {}: {}", target.pid, queues.error().what));
     return;
   }
   for (sigma_qp_peer& peer : to_peer_records(*queues, target.since_ns)) {

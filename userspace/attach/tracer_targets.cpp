@@ -161,6 +161,15 @@ bool Tracer::has_exited(const Target& target) {
   return ::poll(&waiter, 1, 0) == 1;
 }
 
+// It has, or will soon have. A process gives up its memory and its root folder a while before its end is told
+// (do_exit: exit_mm, exit_fs, exit_notify): what it had mapped can no longer be opened by its names.
+bool Tracer::is_ending(const Target& target) {
+  char first;
+  const bool has_no_root =
+      readlink(fmt::format("/proc/{}/root", target.pid).c_str(), &first, 1) < 0 && errno == ENOENT;
+  return has_no_root || has_exited(target);
+}
+
 // What has ended is forgotten: a trace of a whole machine sees processes without end.
 void Tracer::notice_ends() {
   for (auto it = targets_.begin(); it != targets_.end();) {
