@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// One lane per CPU. Within a lane records nearly always arrive in order, so merging the lanes' heads
-// is all the sorting there is; the rare inversion within a lane is put in its place on arrival.
+// A CPU's records nearly always arrive in order, so that merging the lanes' heads is all the sorting there is. What
+// comes out of order goes to another lane of its CPU, in constant time: behind one record of a later time (our own
+// ones are made while the ring still holds older ones) all that the ring holds may come so.
 #include "attach/reorder.h"
 
 #include <algorithm>
@@ -14,8 +15,10 @@ size_t stride(size_t size) { return (size + 7) & ~size_t{7}; }
 
 const sigma_header& header_at(const std::byte* bytes) { return *reinterpret_cast<const sigma_header*>(bytes); }
 
-// More CPUs than a machine has: a bound against a corrupt `cpu` field.
-constexpr uint32_t kMaxLanes = 8192;
+// More than a machine has: a bound against a corrupt `cpu` field.
+constexpr uint32_t kMaxCpus = 8192;
+// Each holds records in order; only where all of them have got ahead is a place looked for in the last one.
+constexpr size_t kLanesOfCpu = 8;
 
 constexpr size_t kChunkBytes = 256 * 1024;
 constexpr size_t kMaxRoomBytes = 32u << 20;
@@ -24,10 +27,15 @@ constexpr size_t kMaxRoomBytes = 32u << 20;
 
 Reorder::Reorder(Deliver deliver, uint64_t window_ns) : deliver_(std::move(deliver)), window_ns_(window_ns) {}
 
-Reorder::Lane& Reorder::lane_of(uint32_t cpu) {
-  cpu = std::min(cpu, kMaxLanes - 1);
-  if (cpu >= lanes_.size()) lanes_.resize(cpu + 1);
-  return lanes_[cpu];
+// The first that this time can be appended to, so that what is of one time stays in order; else the last.
+Reorder::Lane& Reorder::lane_for(uint32_t cpu, uint64_t time_ns) {
+  cpu = std::min(cpu, kMaxCpus - 1);
+  if (cpu >= cpus_.size()) cpus_.resize(cpu + 1);
+  std::vector<Lane>& lanes = cpus_[cpu];
+  for (Lane& lane : lanes)
+    if (lane.takes(time_ns)) return lane;
+  if (lanes.size() < kLanesOfCpu) lanes.emplace_back();
+  return lanes.back();
 }
 
 RecordBytes Reorder::Rooms::take() {
@@ -85,8 +93,8 @@ void Reorder::push(std::span<const std::byte> record) {
     deliver_(record);
     return;
   }
-  Lane& lane = lane_of(header.cpu);
-  if (lane.empty() || header.time_ns >= lane.last_ns)
+  Lane& lane = lane_for(header.cpu, header.time_ns);
+  if (lane.takes(header.time_ns))
     append(lane, record);
   else
     insert_by_time(lane, record);
@@ -95,13 +103,13 @@ void Reorder::push(std::span<const std::byte> record) {
 void Reorder::push_run(RecordBytes& records, uint64_t last_ns) {
   if (records.empty()) return;
   const sigma_header& first = header_at(records.data());
-  Lane& lane = lane_of(first.cpu);
-  const bool is_long = records.size() >= kLongRunBytes;
-  if (is_long && last_ns != 0 && first.time_ns >= released_ns_ && (lane.empty() || first.time_ns >= lane.last_ns)) {
-    lane.chunks.push_back({std::move(records), true});
-    lane.last_ns = last_ns;
-    records = run_rooms_.take();
-    return;
+  if (records.size() >= kLongRunBytes && last_ns != 0 && first.time_ns >= released_ns_) {
+    if (Lane& lane = lane_for(first.cpu, first.time_ns); lane.takes(first.time_ns)) {
+      lane.chunks.push_back({std::move(records), true});
+      lane.last_ns = last_ns;
+      records = run_rooms_.take();
+      return;
+    }
   }
   for (size_t at = 0; at < records.size();) {
     const size_t size = header_at(records.data() + at).size;
@@ -136,24 +144,27 @@ void Reorder::pass_on(Lane& lane, uint64_t before_ns) {
 
 void Reorder::release_until(uint64_t limit_ns) {
   std::priority_queue<Head, std::vector<Head>, std::greater<>> heads;
-  for (uint32_t i = 0; i < lanes_.size(); ++i)
-    if (!lanes_[i].empty() && lanes_[i].front().time_ns < limit_ns) heads.push({lanes_[i].front().time_ns, i});
+  const auto add = [&](Lane& lane, size_t number) {
+    if (!lane.empty() && lane.front().time_ns < limit_ns) heads.push({lane.front().time_ns, number, &lane});
+  };
+  for (size_t cpu = 0; cpu < cpus_.size(); ++cpu)
+    for (size_t i = 0; i < cpus_[cpu].size(); ++i) add(cpus_[cpu][i], cpu * kLanesOfCpu + i);
   while (!heads.empty()) {
-    Lane& lane = lanes_[heads.top().lane];
-    const uint32_t index = heads.top().lane;
+    const Head head = heads.top();
     heads.pop();
     const uint64_t next_ns = heads.empty() ? limit_ns : std::min(limit_ns, heads.top().time_ns);
     // A run of one lane goes out without touching the heap.
-    pass_on(lane, next_ns);
-    if (!lane.empty() && lane.front().time_ns < limit_ns) heads.push({lane.front().time_ns, index});
+    pass_on(*head.lane, next_ns);
+    add(*head.lane, head.number);
   }
   if (limit_ns != std::numeric_limits<uint64_t>::max()) released_ns_ = std::max(released_ns_, limit_ns);
 }
 
 size_t Reorder::held_bytes() const {
   size_t sum = 0;
-  for (const Lane& lane : lanes_)
-    for (const Chunk& chunk : lane.chunks) sum += chunk.bytes.size() - chunk.begin;
+  for (const std::vector<Lane>& lanes : cpus_)
+    for (const Lane& lane : lanes)
+      for (const Chunk& chunk : lane.chunks) sum += chunk.bytes.size() - chunk.begin;
   return sum;
 }
 

@@ -57,23 +57,28 @@ class Reorder {
     size_t begin = 0;  // what has been passed on is before it
     bool empty() const { return begin == bytes.size(); }
   };
-  // The records of one CPU, oldest first; no chunk is empty.
+  // Records of one CPU, oldest first; no chunk is empty.
   struct Lane {
     std::deque<Chunk> chunks;
     uint64_t last_ns = 0;
 
     bool empty() const { return chunks.empty(); }
+    // As its youngest.
+    bool takes(uint64_t time_ns) const { return empty() || time_ns >= last_ns; }
     const sigma_header& front() const {
       return *reinterpret_cast<const sigma_header*>(chunks.front().bytes.data() + chunks.front().begin);
     }
   };
   struct Head {
     uint64_t time_ns;
-    uint32_t lane;
-    bool operator>(const Head& other) const { return time_ns > other.time_ns; }
+    size_t number;  // of the lane: of one time, what came first stands in the first
+    Lane* lane;
+    bool operator>(const Head& other) const {
+      return time_ns != other.time_ns ? time_ns > other.time_ns : number > other.number;
+    }
   };
 
-  Lane& lane_of(uint32_t cpu);
+  Lane& lane_for(uint32_t cpu, uint64_t time_ns);
   void append(Lane& lane, std::span<const std::byte> record);
   void insert_by_time(Lane& lane, std::span<const std::byte> record);
   void pass_on(Lane& lane, uint64_t before_ns);
@@ -91,7 +96,7 @@ class Reorder {
   uint64_t window_ns_;
   uint64_t released_ns_ = 0;
   uint64_t late_ = 0;
-  std::vector<Lane> lanes_;
+  std::vector<std::vector<Lane>> cpus_;
   Rooms rooms_, run_rooms_;
 };
 
