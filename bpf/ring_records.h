@@ -42,7 +42,10 @@ enum sigma_ring_mode {
 #define SIGMA_RING_HUNG "hung" /* posted, not completed, and unmoved; until another record says more */
 #define SIGMA_RING_MOVES "moving again"
 enum sigma_initiator { SIGMA_INITIATOR_UNKNOWN, SIGMA_INITIATOR_CPU, SIGMA_INITIATOR_GPU };
-#define SIGMA_TIER_NONE 0xff /* no GPU-initiated queue; else 0 to 5, design section 7 */
+/* How a GPU-initiated queue is read. 0: not, only its set-up is known. 1: in host memory, from outside.
+ * 2: its GPU's memory is mapped. 3: by copies to the host. 5: by snapshots, as it ends, hangs, or when
+ * asked for. (4 is no way of reading: the stack was made to post by the CPU.) */
+#define SIGMA_TIER_NONE 0xff /* no GPU-initiated queue */
 
 enum sigma_ring_flags {
   SIGMA_RING_BY_FILE =

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/text_field.h"
 #include "cli/commands.h"
 #include "output/csv.h"
 #include "output/perfetto.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/text_field.h"
 #include "output/coverage.h"
 #include "trace/replay.h"
 #include "trace/trace_reader.h"

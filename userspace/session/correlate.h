@@ -2,13 +2,13 @@
 // Correlator: posts and completions to operations, of the queue pairs whose records it is given
 // (those with its number, Qp::shard). Keeps staged batches aside until they are committed, asks the
 // queue which request a completion belongs to (work_queue.h, shared_queue.h), and gives the sink
-// each operation exactly once. The queue of each record is found before (session.cpp).
+// each operation exactly once. The queue of each record is found before (delivery.cpp).
 //
 // Errors: of a completion with an error status only wr_id, status, vendor_err and qp_num are used.
 // Which side it is of is told by the CQ where the two sides have different ones, else by the wr_id,
 // sends first; found pending on both sides, the operation is marked ambiguous.
 //
-// What is read from rings has indices instead of wr_ids: rings.cpp.
+// What is read from rings has indices instead of wr_ids: ring_posts.cpp, ring_completions.cpp.
 #pragma once
 
 #include <cstdint>
@@ -49,19 +49,15 @@ class Correlator {
   // several.
   void on_completion_of(Qp* qp, Queue side, bool several, const sigma_completion& wc);
 
-  // What was read from rings (rings.cpp).
+  // What was read from rings (rings.cpp, ring_posts.cpp, ring_completions.cpp).
   void on_ring(Qp& qp, const sigma_ring& ring);
   void on_ring_post(Qp& qp, const sigma_ring_post& post);
   void on_ring_completion(Qp& qp, const sigma_ring_completion& completion);
   void on_ring_gap(Qp& qp, const sigma_ring_gap& gap);
-  void take_reason(Observed& observed, const sigma_ring& ring);
-  bool is_past(const Qp& qp, RingReader reader, uint32_t life);
 
   // Reports what is pending as unfinished; the queue goes on. `qps_peer_unknown` is counted here.
   // `destroyed_ns` is set where the queue pair itself has ended, not only the trace.
   void end_life(Qp& qp);
-  void close(Qp& qp);
-  void miss_end(Qp& qp);
   void close(Srq& srq);
   // The governor stopped looking: what is pending closes, and the queue is out of step.
   void interrupt(Qp& qp);
@@ -108,7 +104,11 @@ class Correlator {
   void complete_queued(Qp& qp, Queue side, WorkQueue::Match match, const sigma_completion& wc);
   void complete_shared(Qp& qp, Srq* srq, const sigma_completion& wc, uint8_t flags);
   void complete_unseen(Qp* qp, const sigma_completion& wc);
+  void close(Qp& qp);
+  void miss_end(Qp& qp);
 
+  void take_reason(Observed& observed, const sigma_ring& ring);
+  bool is_past(const Qp& qp, RingReader reader, uint32_t life);
   bool is_of_life(Qp& qp, RingReader reader, uint32_t life);
   bool merge(Qp& qp, const sigma_ring_post& post);
   bool take_ring_send(Qp& qp, const sigma_ring_completion& cqe, uint64_t index);

@@ -31,8 +31,7 @@ void describe_send(Operation& operation, const Pending& pending) {
     if (pending.post_flags & SIGMA_POST_HAS_LID) operation.peer.lid = pending.remote_lid;
   }
   // Of two calls at once, the second one's index is where the first one's requests went.
-  if (pending.post_flags & SIGMA_POST_HAS_INDEX && !(pending.flags & kConcurrent))
-    operation.index = pending.index;
+  if (pending.is_placed()) operation.index = pending.index;
 }
 
 }  // namespace

@@ -39,6 +39,9 @@ struct Pending {
   Initiator initiator;
   uint16_t ring_flags;  // enum sigma_ring_flags; 0 of a probe's post
 
+  bool has_index() const { return post_flags & SIGMA_POST_HAS_INDEX; }
+  // It stands at its index for certain; else at it or later.
+  bool is_placed() const { return has_index() && !(flags & kConcurrent); }
   // Rings hold entries that move no data (NOP, WAIT, DUMP): they keep the order, no more.
   bool is_operation() const { return opcode < SIGMA_WR_NOP || opcode > SIGMA_WR_WAIT; }
 };
@@ -77,6 +80,18 @@ inline Pending pending_of(const sigma_post& post, std::shared_ptr<const Address>
       .initiator = Initiator::cpu,
       .ring_flags = 0,
   };
+}
+
+// Of a record's enum sigma_initiator; what a later version may add is not known here.
+inline Initiator initiator_of(uint8_t initiator) {
+  switch (initiator) {
+    case SIGMA_INITIATOR_CPU:
+      return Initiator::cpu;
+    case SIGMA_INITIATOR_GPU:
+      return Initiator::gpu;
+    default:
+      return Initiator::unknown;
+  }
 }
 
 // As read from a ring: no wr_id, no poster.

@@ -76,7 +76,7 @@ int16_t distance(uint16_t from, uint16_t to) {
 
 void Correlator::begin_call(Qp& qp, const Pending& first) {
   Qp::Call& last = qp.last_call;
-  Qp::Call call{.known = (first.post_flags & SIGMA_POST_HAS_INDEX) != 0,
+  Qp::Call call{.known = first.has_index(),
                 .sized = true,
                 .tid = first.tid,
                 .index = static_cast<uint16_t>(first.index),
@@ -107,7 +107,7 @@ void Correlator::refuse_from(Qp& qp, uint16_t index) {
     const Pending& pending = qp.send[i - 1];
     if (pending.time_ns < call.call_ns) break;
     if (pending.tid != call.tid || pending.call_ns != call.call_ns) continue;
-    if (!(pending.post_flags & SIGMA_POST_HAS_INDEX)) continue;
+    if (!pending.has_index()) continue;
     // The first one that is in the queue.
     if (distance(static_cast<uint16_t>(pending.index), index) > 0) accepted = pending.position + 1u;
   }
@@ -119,7 +119,7 @@ void Correlator::refuse_from(Qp& qp, uint16_t index) {
 
 // Gives the request its index, if that of its call and the sizes of those before it are known.
 void Correlator::count_in(Qp& qp, Pending& pending, bool omits) {
-  if (!(pending.post_flags & SIGMA_POST_HAS_INDEX)) return;
+  if (!pending.has_index()) return;
   Qp::Call& call = qp.last_call;
   const bool ours = call.known && call.tid == pending.tid && call.call_ns == pending.call_ns;
   if (ours && call.sized && !call.concurrent)
@@ -129,8 +129,7 @@ void Correlator::count_in(Qp& qp, Pending& pending, bool omits) {
   if (ours && call.concurrent) pending.flags |= kConcurrent;
   if (qp.ring.active) {
     pending.index = qp.ring.extend(static_cast<uint16_t>(pending.index));
-    if (pending.post_flags & SIGMA_POST_HAS_INDEX)
-      qp.ring.latest = std::max(qp.ring.latest, pending.index);
+    if (pending.has_index()) qp.ring.latest = std::max(qp.ring.latest, pending.index);
   }
   call.next = static_cast<uint16_t>(call.next + pending.blocks);
   if (pending.blocks == 0 || omits) call.sized = false;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/text_field.h"
 #include "output/csv.h"
 #include "output/names.h"
 

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
 #include "bpf/records.h"
@@ -79,10 +78,5 @@ struct NoteCounter {
 SIGMA_SIZE(NoteCounter, 152);
 
 std::string_view name_of(MarkReason reason);  // "user", "error", "hang"; "" for unknown ones
-
-template <size_t N>
-std::string_view text_of(const char (&field)[N]) {
-  return {field, strnlen(field, N)};
-}
 
 }  // namespace sigma

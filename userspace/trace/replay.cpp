@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text_field.h"
 #include "output/coverage.h"
 
 namespace sigma {
