@@ -106,11 +106,12 @@ def device_addresses(directory):
 
 class Comparison:
     """`unfinished`: the program leaves completions unpolled. `some_unindexed`: it posts lists with several SGEs a
-    request, whose place in the ring does not follow from what was posted. `source`: what times its completions ("ring":
-    they were read from memory); `sources`: of the posts. `modulo`: counts of posts are stated modulo 65,536. `anywhere`: the
-    tracer came while the program was in the middle of it; what was posted before is what the device has fetched by then, and a
-    few more. `ends_unseen`: rings end otherwise than by a command. `uncounted`: nobody counts the laps of its completion rings, so that it is known of requests only whether their
-    completion was overwritten unread."""
+    request, whose place in the ring does not follow from what was posted. `source`: what times its completions
+    ("ring": they were read from memory); `sources`: of the posts. `modulo`: counts of posts are stated modulo
+    65,536, for the tracer was held still (trace.watched: when, and until when). `anywhere`: the tracer came while
+    the program was in the middle of it; what was posted before is what the device has fetched by then, and a few
+    more. `ends_unseen`: rings end otherwise than by a command. `uncounted`: nobody counts the laps of its
+    completion rings, so that it is known of requests only whether their completion was overwritten unread."""
 
     def __init__(self, trace, unfinished=False, some_unindexed=False, source="poll", sources=("probe",), modulo=False,
                  anywhere=False, uncounted=False,
@@ -118,6 +119,8 @@ class Comparison:
         self.trace, self.unfinished, self.some_unindexed = trace, unfinished, some_unindexed
         self.source, self.sources, self.modulo, self.uncounted = source, sources, modulo, uncounted
         self.ends_unseen = ends_unseen
+        if modulo:
+            self.stopped_ns, self.resumed_ns = [at_ns for at_ns in trace.watched if at_ns]
         self.since_ns, self.anywhere = getattr(trace, "since_ns", 0), anywhere
         start = trace.meta["clocks"]["start"]
         self.utc_offset_ns = start["utc_ns"] - start["monotonic_ns"]
@@ -222,9 +225,9 @@ class Comparison:
     def without_gaps(self, key, rows, wqes, missed):
         """The WQEs that the rows tell of, if those in between take as many blocks as the gaps say."""
         found, skipped, at = [], 0, 0
-        laps = self.unseen_laps(rows, wqes)
+        laps = self.unseen_laps(key, rows, wqes)
         for row in rows:
-            index = int(row["index"] or -1) + (laps if "modulo" in row["flags"] else 0)
+            index = int(row["index"] or -1) + (laps if self.is_behind_stop(row) and "modulo" in row["flags"] else 0)
             while at < len(wqes) and wqes[at].position != index:
                 skipped += wqes[at].basic_blocks
                 at += 1
@@ -241,15 +244,26 @@ class Comparison:
         if not 0 <= silent <= sum(wqe.basic_blocks for wqe in wqes if moves_nothing(wqe)):
             self.differ(f"{key}: {silent} blocks seen of requests that move nothing")
         if skipped != missed + laps + silent:
-            self.differ(f"{key}: {missed} blocks in gaps, {skipped - silent} are missing")
+            self.differ(f"{key}: {missed} blocks in gaps, {skipped - laps - silent} are missing")
         self.counts["missed blocks"] += missed
         return found
 
-    def unseen_laps(self, rows, wqes):
-        """Blocks by which a ring has gone round unseen, in multiples of 65,536: what comes after says that it may have."""
-        if not self.modulo or not rows or "modulo" not in rows[-1]["flags"]:
+    def is_behind_stop(self, row):
+        """It was read after the tracer had been held still: its interval ends behind the beginning of that."""
+        if not self.modulo or not row["time_ns"]:
+            return False
+        return int(row["time_ns"]) + int(row["time_error_ns"] or 0) - self.utc_offset_ns > self.stopped_ns
+
+    def unseen_laps(self, key, rows, wqes):
+        """Blocks by which a ring has gone round while the tracer was held still, in multiples of 65,536: what was read
+        after that says that it may have."""
+        if not rows or not self.is_behind_stop(rows[-1]) or "modulo" not in rows[-1]["flags"]:
             return 0
-        return (wqes[-1].position - int(rows[-1]["index"])) // 65536 * 65536
+        laps = (wqes[-1].position - int(rows[-1]["index"])) // 65536 * 65536
+        posted = sum(wqe.basic_blocks for wqe in wqes if self.stopped_ns < wqe.time_ns < self.resumed_ns)
+        if not 0 <= laps <= posted:
+            self.differ(f"{key}: {laps} blocks in rounds that nobody saw, {posted} were posted while nobody looked")
+        return laps
 
     @staticmethod
     def unfinished_may_begin(rows, wqes):

@@ -189,7 +189,7 @@ def pressed(trace, counts):
 
 
 class Stop:
-    """Holds the tracer still while the workload posts (verbs_paced.c: SYNC)."""
+    """Holds the tracer still while the workload posts (verbs_paced.c: SYNC). Its answers: since when, and until when."""
     prefix = f"/dev/shm/sigma-sync-{os.getpid()}"
 
     def __init__(self):
@@ -211,10 +211,15 @@ class Stop:
             os.kill(pid, signal.SIGSTOP)
             while self.state(pid) != "T":
                 time.sleep(0.001)
+            stopped_ns = time.monotonic_ns()
             self.say("stopped")
+            return stopped_ns
         if self.take("resume"):
+            resumed_ns = time.monotonic_ns()
             os.kill(pid, signal.SIGCONT)
             self.say("resumed")
+            return resumed_ns
+        return None
 
     @staticmethod
     def state(pid):
@@ -392,7 +397,8 @@ RING_RING = dict(trace_options=("--posts", "ring", "--completions", "ring"), sou
 def seen_otherwise():
     rows = {}
     for name in ("rc_pingpong_events", "rc_pingpong_roce", "ud_pingpong_roce", "srq_pingpong_events", "write_bw", "write_bw_old_post",
-                 "write_bw_inline", "write_bw_lists", "write_bw_moderation", "write_bw_qps_both", "send_bw_events",
+                 "write_bw_inline", "write_bw_lists", "write_bw_lists_old_post", "write_bw_all_options", "write_bw_moderation",
+                 "write_bw_qps_both", "send_bw_events",
                  "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "atomic_bw_cas_old_post", "threads", "churn",
                  "churn_same_numbers", "verbs_data_roce", "errors_access", "errors_rnr", "reset", "cq_resize"):
         rows[f"{name}.probe_ring"] = TESTS[name].but(**PROBE_RING)
