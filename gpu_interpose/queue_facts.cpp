@@ -27,9 +27,7 @@ void classify(sigma_gpu_queue& queue) {
                          (queue.flags & SIGMA_GPU_UAR_MAPPED);
   if (!initiated) return;
   queue.flags |= SIGMA_GPU_INITIATED;
-  const bool on_host = queue.ring_memory == SIGMA_GPU_MEMORY_HOST ||
-                       queue.ring_memory == SIGMA_GPU_MEMORY_REGISTERED;
-  if (on_host) {
+  if (on_host(queue.ring_memory)) {
     queue.tier = 1;
     queue.reason = SIGMA_GPU_REASON_NONE;
   } else if (queue.tier == 1 || queue.tier == SIGMA_GPU_TIER_NONE) {  // else the reader has chosen

@@ -7,6 +7,10 @@
 
 namespace sigma::gpu {
 
+// Read by a look of its own, without the driver.
+inline bool on_host(uint8_t memory) {
+  return memory == SIGMA_GPU_MEMORY_HOST || memory == SIGMA_GPU_MEMORY_REGISTERED;
+}
 // Whether a GPU posts to it, and how it could be read. A GPU needs to reach the ring, and either
 // the doorbell or a CPU thread that rings for it: a ring that it reaches is enough.
 void classify(sigma_gpu_queue& queue);

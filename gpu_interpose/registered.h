@@ -85,6 +85,9 @@ struct Registered {
 extern Registered registered;
 extern SpinLock registry_lock;
 
+// The queues': beside the registry's entries.
+extern Object queue_objects[SIGMA_GPU_MAX_QUEUES];
+
 struct Place {
   uint64_t address = 0;
   sigma_gpu_memory memory = SIGMA_GPU_MEMORY_UNKNOWN;
@@ -97,5 +100,8 @@ Place place_of(int fd, const std::optional<UmemPlace>& in);
 
 void add_completion_queue(const Caller& caller, const PrmFacts& facts);
 void describe_completions(sigma_gpu_queue& queue, int fd);
+
+uint32_t next_life();
+void end_queue(uint32_t index);
 
 }  // namespace sigma::gpu

@@ -3,8 +3,7 @@
 //
 // The writer goes on while we copy, and libmlx5 writes a WQE's index last: an old and fitting index
 // may stand over new addresses. So two things are asked of each WQE:
-//   1. The chain (chain_start): index, queue number and size fit, and the sizes lead from WQE to
-//   WQE
+//   1. The chain (chain_start): index, queue number and size fit, and the sizes lead from WQE to WQE
 //      to exactly the doorbell's value, which always is the end of a WQE.
 //   2. A certificate that the writer cannot have begun to overwrite it when it was copied:
 //      posterior   The doorbell has moved on since (to `later`), and by not more than lets the slot
@@ -13,8 +12,7 @@
 //                  slots side by side a later slot may be half written yet.
 //      margin      The doorbell read right after the copy is still a quarter of the ring short of
 //                  it. At once; assumes that nobody writes that far ahead of the doorbell.
-//      unfinished  The WQE had not completed when the copy had ended. At once; assumes that slots
-//      are
+//      unfinished  The WQE had not completed when the copy had ended. At once; assumes that slots are
 //                  not used again before their completion (all stacks but DeepEP's own kernels).
 // Measured: 67 torn WQEs passed (1) alone; posterior and margin each refused all of them.
 //
@@ -44,6 +42,13 @@ struct SendCursor {
   bool modulo = false;  // `posted` may be short by multiples of 65,536
 };
 
+// Of a queue pair's doorbell record (be32: receives, sends) the sends' value.
+inline constexpr size_t kDoorbellBytes = 8;
+inline uint16_t send_doorbell(const std::byte* record) {
+  return static_cast<uint16_t>(std::to_integer<unsigned>(record[6]) << 8 |
+                               std::to_integer<unsigned>(record[7]));
+}
+
 // What a new doorbell value asks to be read, and what is already lost.
 struct SendStep {
   uint64_t gap = 0;             // blocks from the cursor's `next` on that have been overwritten
@@ -65,8 +70,7 @@ uint64_t chain_start(const SendRing& ring, const RingBytes& slots, uint64_t firs
 // Requests are rung for in order, and when they are written: from the result on nothing had been
 // rung for when these blocks were copied; ~0 where they do not tell. `slots` are the blocks from
 // position `first` on, behind what is known to be posted; where `first_begins` a WQE begins. A slot
-// that does not carry its own position's index may have been used again already, a lap later. Not
-// so
+// that does not carry its own position's index may have been used again already, a lap later. Not so
 //   where it holds what was there a lap ago; or is zero, in the first lap (`posted_after`: the
 //   doorbell record, read later. Assumes, as `margin` does, that nobody is three quarters of the
 //   ring ahead); from `reusable` on: no earlier position than this had completed when the copy had
