@@ -3,8 +3,8 @@
 """bench bandwidth: what tracing adds to each post, and takes from the bandwidth, of a NIC of 400 Gb/s with messages of
 64 KiB: one every 1.3 us.
 
-The emulated device keeps that pace and moves no payload. Job and device share one core, sigmatrace has the others. Some
-five minutes: what is judged gets most of the rounds."""
+The emulated device keeps that pace and moves no payload. The job has a core for itself, as beside a NIC; device and
+sigmatrace have the others. Some five minutes: what is judged gets most of the rounds."""
 import os
 import sys
 
@@ -22,12 +22,13 @@ COMPARED = ("probe_ring", "probe_probe", "preload")  # told, not judged
 def main():
     traced_job.end_by_sigterm()
     cores = traced_job.find_cores()
-    row("bandwidth.core_to_core", cores.distance_ns, "ns", reason=cores.why)
-    with SideBySide(cores, WAYS, queues=QUEUES, size=BYTES, gbps=GBPS) as modes:
-        results = modes.compare(SECONDS, known=0, sparse=COMPARED, signaled=1)
-    for way, compared in results.items():
+    row("bandwidth.core_to_core", cores.distance_ns(), "ns")
+    with SideBySide(cores, WAYS, device=cores.apart, queues=QUEUES, size=BYTES, gbps=GBPS) as modes:
+        rounds = modes.compare(SECONDS, known=0, sparse=COMPARED, signaled=1)
+    for way in WAYS:
+        compared = rounds.compared(way)
         rate = compared.absolute["rate"].median
-        row(f"bandwidth.{way}.rate", rate * BYTES * 8 / 1e9, "Gb/s")
+        row(f"bandwidth.{way}.rate", rate * BYTES * 8 / 1e9, "Gb/s", reason=rounds.where() if way == "untraced" else "")
         if way == "untraced":
             row("bandwidth.untraced.p50", compared.absolute["p50_ns"].median, "ns/post")
             row("bandwidth.untraced.p99", compared.absolute["p99_ns"].median, "ns/post")

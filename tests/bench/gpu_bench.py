@@ -46,7 +46,8 @@ class Ways(SideBySide):
     TURN_SECONDS = 0.05
 
     def __init__(self, cores, words, tiers):
-        self.jobs, self.tracers, self.tier = {}, {}, {f"tier{tier}": tier for tier in tiers}
+        self.cores, self.jobs, self.tracers = cores, {}, {}
+        self.tier = {f"tier{tier}": tier for tier in tiers}
         self.ways = ["absent", "present", "absent_again", *self.tier]
         reads = 1 not in tiers
         with contextlib.ExitStack() as stack:
@@ -87,24 +88,20 @@ class Ways(SideBySide):
         return notes
 
 
-def ratios(rounds, way):
-    return [results[way].rate / results["absent"].rate for results in rounds if way in results]
-
-
 def model(cores, name, pairs):
     """Adds to `pairs`, the ratios of all models."""
     words, tiers = MODELS[name]
     with Ways(cores, words, tiers) as ways:
-        rounds = ways.rounds(MODEL_SECONDS, known=0, sparse=ways.ways[2:])
+        rounds = ways.compare(MODEL_SECONDS, known=0, sparse=ways.ways[2:])
         notes = ways.end()
-        rates = Estimate.of([results["absent"].rate / 1e3 for results in rounds])
-        row(f"gpu.{name}.absent", rates.median, "k ops/s", reason=rates.spread)
+        rates = Estimate.of([round.results["absent"].rate / 1e3 for round in rounds.rounds])
+        row(f"gpu.{name}.absent", rates.median, "k ops/s", reason=f"{rates.spread}; {rounds.where()}")
         for way in ways.ways[1:]:
-            estimate = Estimate.of(ratios(rounds, way))
+            estimate = Estimate.of(rounds.ratios(way))
             row(f"gpu.{name}.{way}", estimate.median, "x of absent",
                 reason=estimate.spread + ("" if way == "absent_again" else f"; {notes[way]}"))
         for way, of_all in pairs.items():
-            of_all += ratios(rounds, way)
+            of_all += rounds.ratios(way)
 
 
 def hooks():

@@ -34,7 +34,7 @@ class ModelJob(traced_job.Job):
     """`words`: the model and its mode. `library`: preloaded. `reads`: it will have a thread that reads device memory."""
 
     def __init__(self, directory, cores, words, library=False, reads=False, gdrcopy=False, environment=None):
-        self.directory, self.running_ns, self.cores, self.reads = directory, 0, cores, reads
+        self.directory, self.device, self.running_ns, self.cores, self.reads = directory, None, 0, cores, reads
         connectx_tree.make_tree(directory, ["ib"])
         settings = dict(os.environ, SIGMA_CONNECTX_ORACLE="0", **connectx_tree.workload_environment(directory),
                         LD_LIBRARY_PATH=f"{CUDA}:{GDRCOPY}" if gdrcopy else CUDA, **(environment or {}))
@@ -50,28 +50,17 @@ class ModelJob(traced_job.Job):
         while (line := self.process.stdout.readline()) != "ready\n":
             if not line:
                 raise Failed("the job ended before it was ready")
+        self.place_device()
         if self.reads:
             # What it starts follows it: the fake driver's thread of its stream.
-            os.sched_setaffinity(self.reader(), self.cores.tracer)
+            os.sched_setaffinity(self.thread(READER), self.cores.tracer)
         self.process.send_signal(signal.SIGSTOP)
-
-    def reader(self):
-        """Its number; it names itself when it begins."""
-        tasks = f"/proc/{self.process.pid}/task"
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            for task in os.listdir(tasks):
-                with open(f"{tasks}/{task}/comm", encoding="ascii") as file:
-                    if file.read().strip() == READER:
-                        return int(task)
-            time.sleep(0.005)
-        raise Failed(f"no thread {READER}")
 
     def reader_ns(self):
         """CPU time of the library's thread up to now."""
         if not self.reads:
             return 0
-        with open(f"/proc/{self.process.pid}/task/{self.reader()}/schedstat", encoding="ascii") as file:
+        with open(f"/proc/{self.process.pid}/task/{self.thread(READER)}/schedstat", encoding="ascii") as file:
             return int(file.read().split()[0])
 
     def run(self, seconds):

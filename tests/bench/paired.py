@@ -24,6 +24,7 @@ WAYS = {
     "preload": None,
 }
 LEAST_ROUNDS = 9
+ENOUGH_NEAR = 60
 SPARSE = 4  # ways that are only told of run in every so many rounds
 UNSTEADY = "the machine is too unsteady to resolve it"
 
@@ -78,11 +79,41 @@ def run_directory():
 
 @dataclass
 class Compared:
-    """Of one way over all rounds, by name: rate, cpu_ns, p50_ns, p99_ns; `ratio` and `added` against the first way, round
+    """Of one way over some rounds, by name: rate, cpu_ns, p50_ns, p99_ns; `ratio` and `added` against the first way, round
     by round."""
     absolute: dict
     ratio: dict
     added: dict
+
+
+@dataclass
+class Round:
+    results: dict       # by way
+    near: bool | None   # job and tracer shared a cache all the time, or at neither end; None: it changed
+
+
+class Rounds:
+    def __init__(self, ways, figures):
+        self.ways, self.figures, self.rounds = ways, figures, []
+
+    def ratios(self, way, figure="rate"):
+        return self.pairs(self.rounds, way, figure, lambda one, base: one / base)
+
+    def pairs(self, rounds, way, figure, combine):
+        return [combine(getattr(round.results[way], figure), getattr(round.results[self.ways[0]], figure))
+                for round in rounds if way in round.results]
+
+    def compared(self, way, near=None):
+        """None: there are too few of these rounds to say anything."""
+        rounds = [round for round in self.rounds if near is None or round.near == near]
+        if sum(way in round.results for round in rounds) < LEAST_ROUNDS:
+            return None
+        return Compared(*({figure: Estimate.of(self.pairs(rounds, way, figure, combine)) for figure in self.figures}
+                          for combine in (lambda one, base: one, lambda one, base: one / base, lambda one, base: one - base)))
+
+    def where(self):
+        near, far = (sum(round.near is is_near for round in self.rounds) for is_near in (True, False))
+        return f"{near} rounds of {len(self.rounds)} on cores that shared a cache, {far} on cores that did not"
 
 
 class SideBySide:
@@ -90,7 +121,7 @@ class SideBySide:
     TURN_SECONDS = 0.15
 
     def __init__(self, cores, ways, more=(), **job_options):
-        self.ways, self.jobs, self.tracers = list(ways), {}, {}
+        self.cores, self.ways, self.jobs, self.tracers = cores, list(ways), {}, {}
         self.stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             directory = stack.enter_context(run_directory())
@@ -122,42 +153,42 @@ class SideBySide:
     def untraced(self, **request):
         return self.jobs[self.ways[0]].run(**request)
 
-    def compare(self, *rounds, **request):
-        """What `rounds` gives, by way."""
-        rounds = self.rounds(*rounds, **request)
-        return {way: self.compared(rounds, way) for way in self.ways}
-
-    def rounds(self, seconds, known=0.002, sparse=(), **request):
+    def compare(self, seconds, known=0.002, sparse=(), near=False, **request):
         """Rounds for `seconds`, or until the rates' ratios of all but the `sparse` ways are known to that part; but
-        LEAST_ROUNDS. A sparse way runs in every SPARSE-th round only. Of each round the results by way."""
+        LEAST_ROUNDS. A sparse way runs in every SPARSE-th round only. `near`: for up to three times as long, until
+        ENOUGH_NEAR were on cores that share a cache."""
         request.setdefault("seconds", self.TURN_SECONDS)
         for job in self.jobs.values():
             job.run(**request)
-        rounds = []
-        deadline = time.monotonic() + seconds
-        while len(rounds) < LEAST_ROUNDS or (time.monotonic() < deadline and not self.is_known(rounds, known, sparse)):
-            count = len(rounds)
+        done = Rounds(self.ways, self.FIGURES)
+        begin, distance = time.monotonic(), self.cores.distance_ns()
+
+        def is_enough():
+            if len(done.rounds) < LEAST_ROUNDS:
+                return False
+            passed = time.monotonic() - begin
+            if near and sum(round.near is True for round in done.rounds) < ENOUGH_NEAR:
+                return passed > 3 * seconds
+            return passed > seconds or self.is_known(done, known, sparse)
+
+        while not is_enough():
+            count = len(done.rounds)
             ways = [way for way in self.ways if way not in sparse or count % SPARSE == 0]
-            rounds.append({})
+            results = {}
             for n in range(len(ways)):
                 way = ways[(n + count) % len(ways)]
                 self.settle()
-                rounds[-1][way] = self.jobs[way].run(**request)
-        return rounds
+                results[way] = self.jobs[way].run(**request)
+            before, distance = distance, self.cores.distance_ns()
+            near = {before < traced_job.NEAR_NS, distance < traced_job.NEAR_NS}
+            done.rounds.append(Round(results, near.pop() if len(near) == 1 else None))
+        return done
 
-    def series(self, rounds, way, figure, combine):
-        return Estimate.of([combine(getattr(results[way], figure), getattr(results[self.ways[0]], figure))
-                            for results in rounds if way in results])
-
-    def is_known(self, rounds, known, sparse):
+    def is_known(self, done, known, sparse):
         for way in self.ways[1:]:
             if way in sparse:
                 continue
-            ratio = self.series(rounds, way, "rate", lambda one, base: one / base)
+            ratio = Estimate.of(done.ratios(way))
             if (ratio.high - ratio.low) / 2 > known * ratio.median:
                 return False
         return True
-
-    def compared(self, rounds, way):
-        return Compared(*({figure: self.series(rounds, way, figure, combine) for figure in self.FIGURES} for combine in
-                          (lambda one, base: one, lambda one, base: one / base, lambda one, base: one - base)))

@@ -82,7 +82,6 @@ static uint32_t ring_blocks(struct ibv_qp* qp) {
 }
 
 static void set_up(const char* device, uint32_t blocks) {
-  // libmlx5 reckons with four blocks for any request of an RC queue pair.
   // libmlx5 44 makes room for four blocks a request of an RC queue pair.
   limit = blocks / 4;
   node = open_node(device, (int)(limit * (uint32_t)queue_count));
