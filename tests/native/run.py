@@ -87,9 +87,10 @@ def case_nothing_to_run(folder):
 
 def case_as_without_us(_):
     """Arguments, input, environment, signal mask and descriptors are the caller's."""
-    # No other program reads the shell's mask: while one is started, a shell may block all signals.
+    # No other program reads the shell's mask and descriptors: while one is started, a shell may block all signals, and while a
+    # pipeline is, it holds the pipe's ends.
     script = ('read line; echo "$line|$1|$2|$SIGMA_WORD"; while read -r word value; do case $word in Sig[BI]*) echo "$word $value";; '
-              'esac; done < /proc/$$/status; ls /proc/$$/fd | wc -l')
+              'esac; done < /proc/$$/status; cd /proc/$$/fd; echo *')
     command = ["sh", "-c", script, "sh", "--help", "-o"]
     environment = {**os.environ, "SIGMA_WORD": "a b"}
     alone = subprocess.run(command, input="in\n", capture_output=True, text=True, check=True, env=environment,
