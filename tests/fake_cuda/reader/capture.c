@@ -3,7 +3,7 @@
 // there, and writes what is handed to sigmatrace_gpu_emit to the file SIGMA_GPU_CAPTURE names (%d:
 // the pid). x86-64.
 // SIGMA_GPU_CAPTURE_LAP=N: once the first queue's producer index is certified, the reader, whose
-// thread this is, is held up until N blocks more have been posted.
+// thread this is, is held up until N blocks more have been posted; then the file CAPTURE-lapped is there.
 // SIGMA_GPU_CAPTURE_HOLD=1: the reader is held up until the driver's destructors have run, at the
 // process's exit, which then waits for its end.
 #define _GNU_SOURCE
@@ -40,8 +40,13 @@ static void be_lapped(uint64_t blocks) {
   if (!index || !read_own(index, &first)) return;
   done = 1;
   // Or until the job frees it.
-  while (read_own(index, &now) && now - first < blocks)
+  int there;
+  while ((there = read_own(index, &now)) && now - first < blocks)
     nanosleep(&(struct timespec){0, 1000000}, NULL);
+  if (!there) return;
+  char path[512];
+  snprintf(path, sizeof path, "%s-lapped", getenv("SIGMA_GPU_CAPTURE"));
+  close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 }
 
 static int holding, leaving;
