@@ -3,6 +3,7 @@
 // when, and whose records come out.
 #include "attach/tracer.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -36,11 +37,13 @@ TEST_CASE("a library that is loaded after the attach is traced from the next loo
     Trace trace({job.pid()}, without);
     job.load();
     trace.care();
+    INFO(trace.said());
+    for (const char* library : {"late_job_provider", "libibverbs"})
+      CHECK(trace.has_said(fmt::format("process {}: {} is probed from now on: ", job.pid(), library)));
     const Posted sent = job.send(100);
     const Posted received = job.receive(50);
     const Polled polled = job.poll(7);
     trace.stop();
-    INFO(trace.said());
 
     CHECK(trace.sends(job.pid()) == ids(sent));
     CHECK(trace.receives(job.pid()) == ids(received));

@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "attach/features.h"
@@ -79,6 +80,10 @@ sigma::Counters Trace::counters() const {
   sigma::Counters counters;
   tracer_->add_to(counters);
   return counters;
+}
+
+bool Trace::has_said(const std::string& begin) const {
+  return std::any_of(said_.begin(), said_.end(), [&](const std::string& line) { return line.starts_with(begin); });
 }
 
 std::string Trace::said() const {

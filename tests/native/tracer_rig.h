@@ -43,6 +43,7 @@ class Trace {
   const std::vector<sigma_completion>& completions() const { return completions_; }
   const std::vector<sigma_process>& processes() const { return processes_; }
   const std::vector<sigma_window>& windows() const { return windows_; }
+  bool has_said(const std::string& begin) const;
   // All that was said and stated, for messages of failures.
   std::string said() const;
 

@@ -335,6 +335,7 @@ void Tracer::announce() {
   say_(fmt::format("attached: {} process{}{}, {} probes in {} file{}, {}", targets_.size(),
                    targets_.size() == 1 ? "" : "es", others, probes, libraries_.size(),
                    libraries_.size() == 1 ? "" : "s", control));
+  announced_ = true;
 }
 
 void Tracer::add_to(Counters& counters) const {

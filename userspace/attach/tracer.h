@@ -220,6 +220,7 @@ class Tracer {
   std::vector<TracedLibrary> libraries_;
   std::set<const LibraryPlan*> told_;  // of these, what is not covered was said
   std::set<pid_t> rescan_;
+  bool announced_ = false;
   std::vector<std::unique_ptr<NicClockSource>> clocks_;
   uint64_t clocks_due_ns_ = 0;
   uint64_t clock_interval_ns_ = 0;

@@ -246,6 +246,11 @@ bool Tracer::attach_file(const AttachPolicy& policy, const std::string& path, co
     return false;
   }
   attached_[key] = monotonic_now_ns();
+  // Of a whole machine's processes that would be a line for each container.
+  const size_t probes = libraries_.back().report.attached.size();
+  if (announced_ && target && !selector_ && probes > 0)
+    say_(fmt::format("process {}: {} is probed from now on: {} probe{}", target->pid, libraries_.back().plan->name, probes,
+                     probes == 1 ? "" : "s"));
   return true;
 }
 
