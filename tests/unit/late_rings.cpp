@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Rings of queues older than the tracer, found in memory that a test makes: structures of many
 // layouts with decoys around, and memory that means harm.
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <random>
@@ -11,6 +13,7 @@
 #include "decode/wqe.h"
 #include "observe/cq_place.h"
 #include "observe/known_fields.h"
+#include "observe/late_rings.h"
 #include "observe/send_place.h"
 
 using namespace sigma;
@@ -458,4 +461,34 @@ TEST_CASE("late rings: what votes tell is remembered by build, and not for libra
     CHECK(known.of(build).sends.size() == 1);
     CHECK(known.of(build).cqs.size() == 1);
   }
+}
+
+TEST_CASE("late rings: what others tell of, the library or a command heard late, is not said to be older") {
+  constexpr uint64_t kContext = 0x10000, kOther = 0x20000, kBegunNs = 1000;
+  LiveObjects live;
+  live.pid = getpid();
+  for (const uint64_t address : {kContext, kOther}) live.contexts.emplace_back().address = address;
+  for (const uint32_t number : {0xfeed01u, 0xfeed02u, 0xfeed03u}) {
+    LiveDevxQp& qp = live.devx_qps.emplace_back();
+    qp.context = kContext;
+    qp.handle = qp.qp_num = number;
+  }
+  KnownFields known;
+  LateLimits limits;  // these numbers stand nowhere
+  limits.scan = {1 << 20, std::chrono::milliseconds(100)};
+  LateRings late(live.pid, known, limits);
+  CHECK(late.begin(live, "", kBegunNs).sends.empty());
+  const auto is = [&](size_t count) {
+    return late.devx_without_completions() == count && late.unplaced_qps() == count;
+  };
+  CHECK(is(3));
+  late.told_inside(kOther, 0xfeed01);
+  CHECK(is(3));
+  late.told_inside(kContext, 0xfeed01);
+  CHECK(is(2));
+  late.told_by_command(kContext, 0xfeed02, kBegunNs - 1);
+  CHECK(is(1));
+  // This one made another queue pair, after the one with its number had gone.
+  late.told_by_command(kContext, 0xfeed03, kBegunNs + 1);
+  CHECK(is(1));
 }

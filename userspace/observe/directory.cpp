@@ -113,7 +113,8 @@ void Directory::on_qp(const File& file, const sigma_uverbs& header, const Uverbs
     spec.slot = header.ring_slot;
     spec.initiator = SIGMA_INITIATOR_CPU;
     spec.since_ns = now_ns + 1;  // behind the command
-    return add_qp(key, std::move(qp));
+    add_qp(key, std::move(qp));
+    return events_.on_made(owner_of(file, header, facts.qp_num.value_or(0)), now_ns);
   }
   if (it == qps_.end()) return;
   if (facts.action == UverbsAction::modify && facts.qp_state)
@@ -155,6 +156,13 @@ void Directory::on_gpu_ring(uint32_t pid, uint64_t ring_addr, uint32_t number) {
 }
 
 // ---- queues that were there before --------------------------------------------------------------
+
+bool Directory::has_heard_of(uint32_t pid, uint64_t context, uint32_t qp_num) const {
+  for (auto it = qps_.lower_bound({{pid, context}, 0}); it != qps_.end() && it->first.file == File{pid, context}; ++it)
+    if (it->second.spec.owner.number == qp_num && it->second.spec.origin == SIGMA_RING_BY_COMMAND) return true;
+  const auto unplaced = unplaced_.find(pid);
+  return unplaced != unplaced_.end() && unplaced->second.contains({SIGMA_RING_SEND, qp_num});
+}
 
 void Directory::add_context(uint32_t pid, uint64_t context, const std::string& device) {
   older_contexts_[{pid, context}] = device;
@@ -302,7 +310,9 @@ void Directory::create_devx_qp(const Handle& key, const sigma_uverbs& header,
   spec.send_cqn = prm.send_cqn.value_or(0);
   spec.slot = header.ring_slot;
   spec.since_ns = header.h.time_ns + 1;
+  const RingOwner owner = spec.owner;
   add_qp(key, std::move(qp));
+  events_.on_made(owner, header.h.time_ns);
 }
 
 void Directory::create_devx_cq(const Handle& key, const sigma_uverbs& header,

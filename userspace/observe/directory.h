@@ -34,6 +34,8 @@ class Directory {
     virtual void on_resume_cq(const RingOwner& owner, uint64_t at_ns) = 0;
     virtual void on_end_send(const RingOwner& owner, uint64_t at_ns) = 0;
     virtual void on_end_cq(const RingOwner& owner, uint64_t at_ns) = 0;
+    // A command made this queue pair, whether its ring could be placed or not.
+    virtual void on_made(const RingOwner& owner, uint64_t at_ns) = 0;
   };
   explicit Directory(Events& events) : events_(events) {}
 
@@ -48,6 +50,9 @@ class Directory {
   void add_found(const CqSpec& spec, uint32_t handle);
   // A queue pair that a probe names by its structure, as the readers name it.
   const RingOwner* find(uint32_t pid, uint64_t qp_ptr, uint32_t qp_num) const;
+
+  // A queue pair that a command made, and none has destroyed. `context`: as commands name it.
+  bool has_heard_of(uint32_t pid, uint64_t context, uint32_t qp_num) const;
 
   // Queues whose place could not be told: made by an unknown command, or in memory of a device.
   uint64_t unplaced() const;

@@ -41,6 +41,8 @@ class LateCqs {
   bool due(uint64_t now_ns) const;
   void look(const OwnerMemory& memory, uint64_t budget, uint64_t now_ns, std::vector<FoundCq>& out);
   void forget(uint64_t context, uint32_t handle);
+  // Of a queue pair made by DevX others tell: nobody needs to find its completions.
+  void told_elsewhere(uint64_t context, uint32_t qp_num) { devx_numbers_.erase({context, qp_num}); }
 
   // Where this queue pair's sends complete; 0: not known. `send_cq_ptr`: its struct ibv_cq *, or 0.
   uint32_t number_for(uint64_t context, uint32_t qp_num, uint64_t send_cq_ptr) const;

@@ -292,6 +292,7 @@ struct LateRings::Impl {
   KnownFields& known;
   LateLimits limits;
   std::string build_id;
+  uint64_t begun_ns = 0;  // what is sought was there before
   std::optional<RemoteMemory> memory;
   std::vector<QueuePairSought> qps;  // not placed
   LateCqs cqs;
@@ -307,6 +308,7 @@ LateRings::~LateRings() = default;
 FoundRings LateRings::begin(const LiveObjects& live, const std::string& build_id, uint64_t now_ns) {
   FoundRings found;
   impl_->build_id = build_id;
+  impl_->begun_ns = now_ns;
   impl_->take(live);
   if (done()) return found;
   auto memory = RemoteMemory::open(impl_->pid);
@@ -366,6 +368,11 @@ void LateRings::told_inside(uint64_t context, uint32_t number) {
   std::erase_if(impl_->qps, [&](const QueuePairSought& qp) {
     return qp.found.spec.owner.context == context && qp.found.spec.owner.number == number;
   });
+  impl_->cqs.told_elsewhere(context, number);
+}
+
+void LateRings::told_by_command(uint64_t context, uint32_t number, uint64_t made_ns) {
+  if (made_ns <= impl_->begun_ns) told_inside(context, number);
 }
 
 bool LateRings::done() const { return impl_->qps.empty() && impl_->cqs.empty(); }

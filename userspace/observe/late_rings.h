@@ -59,6 +59,8 @@ class LateRings {
 
   // Likewise: the preloaded library tells of this queue pair.
   void told_inside(uint64_t context, uint32_t number);
+  // Likewise: the command that made it, then, was heard, if late. One of a later time made another one.
+  void told_by_command(uint64_t context, uint32_t number, uint64_t made_ns);
 
   bool done() const;  // nothing left to look for
   size_t unplaced_qps() const;

@@ -106,6 +106,13 @@ void Observer::on_end_send(const RingOwner& owner, uint64_t at_ns) {
 void Observer::on_end_cq(const RingOwner& owner, uint64_t at_ns) {
   reader(owner.pid).close_cq(owner, at_ns, marks_);
 }
+// The search may have found it before its command was heard.
+void Observer::on_made(const RingOwner& owner, uint64_t at_ns) {
+  const auto it = processes_.find(owner.pid);
+  if (it == processes_.end() || !it->second.late) return;
+  for (const auto& [context, name] : it->second.older_names)
+    if (name == owner.context) it->second.late->told_by_command(context, owner.number, at_ns);
+}
 
 // ---- queues older than the attach --------------------------------------------------------------
 
@@ -144,6 +151,14 @@ OlderQueues Observer::add_older(const LiveObjects& live, uint64_t now_ns) {
     for (const auto& [queue, tier] : options_.told_by_library(pid))
       for (const LiveContext& context : of_mlx5.contexts)
         if (tier != 1 && context.device == queue.first) late->told_inside(context.address, queue.second);
+  for (const auto& [context, name] : process(pid).older_names) {
+    const auto leave_to_command = [&](const auto& qp) {
+      if (qp.context == context && directory_.has_heard_of(pid, name, qp.qp_num))
+        late->told_by_command(context, qp.qp_num, now_ns);
+    };
+    std::ranges::for_each(of_mlx5.qps, leave_to_command);
+    std::ranges::for_each(of_mlx5.devx_qps, leave_to_command);
+  }
   older.unplaced = late->unplaced_verbs_qps();
   older.cqs_unplaced = late->unplaced_cqs();
   process(pid).late = std::move(late);
@@ -163,7 +178,10 @@ void Observer::add_found(uint32_t pid, const FoundRings& found) {
       if (!told) told = options_.told_by_library(pid);
       const RingOwner& owner = send.spec.owner;
       const auto tier = told->find({directory_.device_of(pid, owner.context), owner.number});
-      if (tier != told->end() && tier->second != 1) continue;
+      if (tier != told->end() && tier->second != 1) {
+        if (const auto& late = process(pid).late) late->told_inside(owner.context, owner.number);
+        continue;
+      }
       if (tier != told->end()) send.spec.initiator = SIGMA_INITIATOR_GPU, send.spec.tier = 1;
     }
     send.spec.slot = claim_slot(send.spec.owner, send.handle, SIGMA_RING_SEND);
@@ -423,7 +441,7 @@ std::vector<std::string> Observer::statements() const {
     if (process.late) unplaced += process.late->unplaced_qps();
   if (unplaced > 0)
     lines.push_back(fmt::format(
-        "{} queue pairs made before the attach have shown no ring in memory: what they post past "
+        "{} queue pairs made before the attach, or by a command that was not heard, have shown no ring in memory: what they post past "
         "the probes is not seen",
         unplaced));
   return lines;

@@ -106,6 +106,7 @@ class Observer : private Directory::Events {
   void on_resume_cq(const RingOwner& owner, uint64_t at_ns) override;
   void on_end_send(const RingOwner& owner, uint64_t at_ns) override;
   void on_end_cq(const RingOwner& owner, uint64_t at_ns) override;
+  void on_made(const RingOwner& owner, uint64_t at_ns) override;
 
   void run();
   uint64_t look_around(uint64_t now_ns);
