@@ -202,16 +202,14 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
   add_parsed(
       parser, "--max-size", parse_trace_size,
       [&options](uint64_t bytes) { options.max_size_bytes = bytes; }, "a size from 4M",
-      "flight recorder: keep the newest part of the trace directory within this size, all day "
-      "long. "
-      "It is marked at errors, hangs and SIGUSR1")
+      "flight recorder: keep the newest part of the trace directory within this size, all day long. It is "
+      "marked at errors, hangs and SIGUSR1")
       ->type_name("BYTES")
       ->group(kOutput);
   add_parsed(
       parser, "--hang-after", parse_hang,
       [&options](std::optional<uint64_t> ns) { options.hang_ns = ns; }, "a duration, or off",
-      "mark a trace directory when a queue pair has requests posted and none complete for this "
-      "long "
+      "mark a trace directory when a queue pair has requests posted and none complete for this long "
       "(default 10s)")
       ->type_name("S|off")
       ->group(kOutput);
@@ -245,11 +243,8 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
       parser, "--budget", parse_budget,
       [&options](std::optional<double> percent) { options.budget_percent = percent; },
       "a percentage above 0 and up to 100, or off",
-      "the most that probes may cost each process, in percent of a core (default 10; 2 with --all, "
-      "or --uid alone). "
-      "Beyond it "
-      "tracing pauses, and "
-      "says so; off never pauses")
+      "the most that probes may cost each process, in percent of a core (default 10; 2 with --all, or --uid "
+      "alone). Beyond it tracing pauses, and says so; off never pauses")
       ->type_name("PERCENT|off")
       ->group(kCost);
   add_parsed(

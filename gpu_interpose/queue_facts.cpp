@@ -37,21 +37,6 @@ void classify(sigma_gpu_queue& queue) {
   }
 }
 
-uint8_t qp_type_of(QpService service) {
-  switch (service) {
-    case QpService::rc:
-      return IBV_QPT_RC;
-    case QpService::uc:
-      return IBV_QPT_UC;
-    case QpService::ud:
-      return IBV_QPT_UD;
-    case QpService::dci:
-      return IBV_QPT_DRIVER & 0xff;
-    default:
-      return 0xff;
-  }
-}
-
 void apply_attributes(sigma_gpu_queue& queue, const PrmFacts& facts) {
   const auto take = [](auto& field, const auto& fact) {
     if (fact) field = static_cast<std::remove_reference_t<decltype(field)>>(*fact);

@@ -16,7 +16,6 @@ inline bool on_host(uint8_t memory) {
 void classify(sigma_gpu_queue& queue);
 // Of a create command or a transition.
 void apply_attributes(sigma_gpu_queue& queue, const PrmFacts& facts);
-uint8_t qp_type_of(QpService service);
 
 bool overlaps(uint64_t address, uint64_t bytes, uint64_t begin, uint64_t length);
 // Its ring, its doorbell record or its completions do.

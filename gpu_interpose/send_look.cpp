@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "gpu_interpose/send_look.h"
 
-#include <infiniband/verbs.h>
+#include <rdma/mlx5-abi.h>
 
 #include "base/be.h"
 #include "decode/wqe.h"
@@ -25,16 +25,7 @@ T larger(T a, T b) {
 }
 
 QpService service_of(uint8_t qp_type) {
-  switch (qp_type) {
-    case IBV_QPT_RC:
-      return QpService::rc;
-    case IBV_QPT_UC:
-      return QpService::uc;
-    case IBV_QPT_UD:
-      return QpService::ud;
-    default:
-      return QpService::dci;  // of the others only these are made by DevX
-  }
+  return service_of_qp(qp_type, MLX5_QP_FLAG_TYPE_DCI);  // of drivers' types only these are made by DevX
 }
 
 // Not a hash against malice: whether a writer has been here.

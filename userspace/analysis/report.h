@@ -72,7 +72,7 @@ struct Matrix {
 
 struct ErrorGroup {
   std::string queue_pair, peer;
-  std::optional<ErrorSample> first;
+  std::optional<FirstError> first;
   std::map<uint32_t, uint64_t> statuses;
 };
 

@@ -19,10 +19,6 @@ bool same(const Address& a, const Address& b) {
   return a.gid == b.gid && a.lid == b.lid;
 }
 
-bool is_trouble(uint32_t status) {
-  return status != kStatusSuccess && status != kStatusFlushed;
-}
-
 }  // namespace
 
 // What is counted of an operation: a field that `known` does not name is 0.
@@ -215,7 +211,7 @@ void RowShard::count(Row& row, const Sample& sample) {
     return note_pending(row, sample);
   }
   if (sample.status != kStatusSuccess) {
-    ++(is_trouble(sample.status) ? tally.errors : tally.flushed);
+    ++(is_first_error(sample.status) ? tally.errors : tally.flushed);
     return note_error(row, sample);
   }
   ++tally.completed;
@@ -239,7 +235,7 @@ void RowShard::count(Row& row, const Sample& sample) {
 void RowShard::note_error(Row& row, const Sample& sample) {
   const uint32_t status = sample.status;
   if (row.statuses.size() < 64 || row.statuses.contains(status)) ++row.statuses[status];
-  if (is_trouble(status) && !row.first_error)
+  if (is_first_error(status) && !row.first_error)
     row.first_error = {status,
                        sample.if_known(Sample::kVendorErr, sample.vendor_err),
                        sample.opcode,

@@ -42,14 +42,6 @@ struct Cell {
   Series series;  // send queue only
 };
 
-struct ErrorSample {
-  uint32_t status = 0;
-  std::optional<uint32_t> vendor_err;
-  Opcode opcode = Opcode::unknown;
-  Queue queue = Queue::send;
-  std::optional<uint64_t> wr_id, complete_ns;
-};
-
 // A queue pair; for UD, a queue pair and one peer.
 struct Row {
   static constexpr size_t kOpcodes = static_cast<size_t>(Opcode::unknown) + 1;
@@ -71,7 +63,7 @@ struct Row {
   Address peer;
   std::array<std::array<std::unique_ptr<Cell>, kSizeClasses>, kOpcodes> cells;
   Tally totals;  // all but its histogram, which is the cells' sum
-  std::optional<ErrorSample> first_error;
+  std::optional<FirstError> first_error;
   std::map<uint32_t, uint64_t> statuses;  // of errors
 
   // A receive waits for its peer, which says nothing of the path: latencies are those of what was sent.

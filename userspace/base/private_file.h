@@ -5,8 +5,7 @@
 //   - the file system is asked as the calling user first (which also serves root-squashed NFS);
 //   - where that is denied, root creates new files for the user, and replaces the user's own, but
 //     never those of somebody else: a sudo rule for sigmatrace alone gives nobody /etc/shadow;
-//   - symbolic links are not followed in the last component, and a file is made under a new name
-//   and
+//   - symbolic links are not followed in the last component, and a file is made under a new name and
 //     renamed into place, so planted links, FIFOs and hard links lead nowhere.
 #pragma once
 

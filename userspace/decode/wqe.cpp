@@ -386,6 +386,19 @@ QpService service_of_qp(uint32_t qp_type, uint32_t driver_flags) {
   }
 }
 
+uint8_t qp_type_of(QpService service) {
+  switch (service) {
+    case QpService::rc:
+      return IBV_QPT_RC;
+    case QpService::uc:
+      return IBV_QPT_UC;
+    case QpService::ud:
+      return IBV_QPT_UD;
+    default:
+      return IBV_QPT_DRIVER;
+  }
+}
+
 // Linux, include/linux/mlx5/qp.h, enum MLX5_QP_ST_*.
 QpService service_of_prm(uint32_t st) {
   constexpr QpService kServices[] = {QpService::rc,  QpService::uc,      QpService::ud,

@@ -34,6 +34,8 @@ enum class QpService : uint8_t {
 QpService service_of_qp(uint32_t qp_type, uint32_t driver_flags);
 // qpc.st of the PRM, for queues made by DevX.
 QpService service_of_prm(uint32_t st);
+// enum ibv_qp_type of such a queue: DRIVER where verbs know no such service.
+uint8_t qp_type_of(QpService service);
 
 // Where one datagram goes. RoCE has a GID and no LID, InfiniBand a LID and maybe a GID.
 struct WqePeer {

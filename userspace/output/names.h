@@ -17,6 +17,9 @@ std::string_view status_name(uint32_t status);
 std::string status_text(uint32_t status);
 inline constexpr uint32_t kStatusSuccess = 0;
 inline constexpr uint32_t kStatusFlushed = 5;  // IBV_WC_WR_FLUSH_ERR
+constexpr bool is_first_error(uint32_t status) {
+  return status != kStatusSuccess && status != kStatusFlushed;
+}
 
 std::string_view qp_type_name(uint8_t type);    // "rc", "ud"; "" for unknown ones
 std::string_view qp_state_name(uint8_t state);  // "rts", "err"; "" for unknown ones

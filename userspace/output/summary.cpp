@@ -66,7 +66,7 @@ void SummarySink::on_operation(const Operation& operation) {
   row.tally.add(operation, operation.queue == Queue::send);
   note_peer(row, operation);
   const uint32_t status = operation.status.value_or(kStatusSuccess);
-  if (status != kStatusSuccess && status != kStatusFlushed && !row.first_error)
+  if (is_first_error(status) && !row.first_error)
     row.first_error = {status,          operation.vendor_err, operation.opcode,
                        operation.queue, operation.wr_id,      operation.complete_ns};
 }

@@ -68,13 +68,6 @@ class SummarySink final : public OperationSink {
 
     void add(const Operation& operation, bool with_latency = true);
   };
-  struct FirstError {
-    uint32_t status = 0;
-    std::optional<uint32_t> vendor_err;
-    Opcode opcode = Opcode::unknown;
-    Queue queue = Queue::send;
-    std::optional<uint64_t> wr_id, complete_ns;
-  };
   struct QueuePairRow {
     std::shared_ptr<const QueuePair> qp;  // the newest description; null in the shared row
     uint32_t pid = 0;

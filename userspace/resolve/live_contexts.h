@@ -2,18 +2,14 @@
 // struct ibv_context in another process's memory: the root of everything that live_objects.h finds.
 //
 // A context is recognised by four things together:
-//   1. abi_compat is all ones, and the word before the context is a plausible
-//   sizeof(verbs_context);
-//   2. the function pointers of ibv_context_ops that inline functions call, and every function
-//   pointer
+//   1. abi_compat is all ones, and the word before the context is a plausible sizeof(verbs_context);
+//   2. the function pointers of ibv_context_ops that inline functions call, and every function pointer
 //      of the verbs_context in front, lead into executable mappings of files (or are null in the
 //      latter). free() overwrites the first of these, so that most closed contexts fail here;
 //   3. cmd_fd is open;
-//   4. cmd_fd is a uverbs node: then that is enough (FdEvidence::uverbs). It may be something else,
-//   as
+//   4. cmd_fd is a uverbs node: then that is enough (FdEvidence::uverbs). It may be something else, as
 //      under an emulated device: then the ibv_device must be convincing as well: a printable name,
-//      a node name "uverbsN" and an absolute sysfs path, all terminated
-//      (FdEvidence::device_record).
+//      a node name "uverbsN" and an absolute sysfs path, all terminated (FdEvidence::device_record).
 #pragma once
 
 #include <cstdint>

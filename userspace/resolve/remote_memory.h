@@ -8,11 +8,9 @@
 // bit 63). Never read, because reading them would cost the job something:
 //   - pages that are not present: untouched, swapped out, or migrated to a GPU (HMM entries show as
 //     swapped, bit 62); a read would bring them in;
-//   - device mappings (/dev/..., and PFN mappings of drivers): reads may have side effects, and
-//   some
+//   - device mappings (/dev/..., and PFN mappings of drivers): reads may have side effects, and some
 //     drivers' access handlers have crashed;
-//   - ranges registered with a userfaultfd: a read could wait for, or wake, the job's fault
-//   handler.
+//   - ranges registered with a userfaultfd: a read could wait for, or wake, the job's fault handler.
 // What is read was true at some moment during the call: the owner writes meanwhile. Callers copy,
 // validate the copy, and read again what must be sure.
 //

@@ -151,20 +151,6 @@ void Control::modify_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t n
 
 namespace {
 
-// enum ibv_qp_type, where there is one.
-uint8_t qp_type_of(QpService service) {
-  switch (service) {
-    case QpService::rc:
-      return IBV_QPT_RC;
-    case QpService::uc:
-      return IBV_QPT_UC;
-    case QpService::ud:
-      return IBV_QPT_UD;
-    default:
-      return IBV_QPT_DRIVER;
-  }
-}
-
 void update_attributes(QueuePair& info, const PrmFacts& prm) {
   update(info.state, prm.to_state);
   update(info.port, prm.port);

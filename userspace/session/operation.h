@@ -130,6 +130,15 @@ struct Operation {
   uint64_t record = 0;  // number of the record that finished it, in order of Session::on_record
 };
 
+// What is kept of the first error of a queue pair: neither a success nor the flush that follows one.
+struct FirstError {
+  uint32_t status = 0;
+  std::optional<uint32_t> vendor_err;
+  Opcode opcode = Opcode::unknown;
+  Queue queue = Queue::send;
+  std::optional<uint64_t> wr_id, complete_ns;
+};
+
 // Receives finished operations, in order of completion. Called by one thread.
 class OperationSink {
  public:

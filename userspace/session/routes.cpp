@@ -232,8 +232,7 @@ const Ah* Objects::find_ah(const Qp& qp, uint32_t pid, uint32_t handle) const {
   return unique;
 }
 
-// ---- placing: which uverbs file a context is
-// -----------------------------------------------------
+// ---- placing: which uverbs file a context is ----------------------------------------------------
 
 // By elimination: the only file of this process and device that no context stands for.
 void Objects::place(UserContext& user) {

@@ -11,16 +11,9 @@ class Copier final : public TraceVisitor {
   explicit Copier(TraceWriter& writer) : writer_(writer) {}
   void on_record(std::span<const std::byte> record) override { writer_.on_record(record); }
   void on_note(std::span<const std::byte> note) override { writer_.on_record(note); }
-  // The copy has no holes of its own: that nothing was traced there is said by a record.
+  // The copy has no holes of its own.
   void on_hole(uint64_t begin_ns, uint64_t end_ns, uint64_t) override {
-    sigma_window window{};
-    window.h.type = SIGMA_WINDOW;
-    window.h.size = sizeof window;
-    for (const uint32_t kind : {SIGMA_WINDOW_PAUSE, SIGMA_WINDOW_RESUME}) {
-      window.kind = kind;
-      window.h.time_ns = kind == SIGMA_WINDOW_PAUSE ? begin_ns : end_ns;
-      writer_.on_record(std::as_bytes(std::span(&window, 1)));
-    }
+    tell_hole(begin_ns, end_ns, [&](std::span<const std::byte> record) { writer_.on_record(record); });
   }
 
  private:

@@ -99,18 +99,11 @@ void Replay::on_ring_gap(const sigma_ring_gap& gap) {
                     .modulo = (gap.flags & SIGMA_RING_MODULO) != 0}});
 }
 
-// Session must not trust the order across a hole: to it, nothing was traced there.
+// Session must not trust the order across a hole.
 void Replay::on_hole(uint64_t begin_ns, uint64_t end_ns, uint64_t records) {
   add_gap({reader_.meta().max_size_bytes ? TraceGap::Kind::overwritten : TraceGap::Kind::missing,
            begin_ns, end_ns, 0, records, {}});
-  sigma_window window{};
-  window.h.type = SIGMA_WINDOW;
-  window.h.size = sizeof window;
-  for (const uint32_t kind : {SIGMA_WINDOW_PAUSE, SIGMA_WINDOW_RESUME}) {
-    window.kind = kind;
-    window.h.time_ns = kind == SIGMA_WINDOW_PAUSE ? begin_ns : end_ns;
-    session_.on_record(std::as_bytes(std::span(&window, 1)));
-  }
+  tell_hole(begin_ns, end_ns, [&](std::span<const std::byte> record) { session_.on_record(record); });
 }
 
 void Replay::on_note(std::span<const std::byte> bytes) {

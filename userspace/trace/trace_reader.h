@@ -39,6 +39,19 @@ class TraceVisitor {
   virtual void on_hole(uint64_t /*begin_ns*/, uint64_t /*end_ns*/, uint64_t /*records*/) {}
 };
 
+// A hole as records of its own: to a session, nothing was traced there.
+template <typename F>
+void tell_hole(uint64_t begin_ns, uint64_t end_ns, F&& on_record) {
+  sigma_window window{};
+  window.h.type = SIGMA_WINDOW;
+  window.h.size = sizeof window;
+  for (const uint32_t kind : {SIGMA_WINDOW_PAUSE, SIGMA_WINDOW_RESUME}) {
+    window.kind = kind;
+    window.h.time_ns = kind == SIGMA_WINDOW_PAUSE ? begin_ns : end_ns;
+    on_record(std::as_bytes(std::span(&window, 1)));
+  }
+}
+
 struct TraceDamage {
   uint64_t missing = 0;        // records that were written or accepted, and are not there
   uint64_t overwritten = 0;    // by a flight recorder
