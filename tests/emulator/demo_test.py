@@ -27,9 +27,8 @@ def program(build):
     return os.path.join(build, "bin", "sigmatrace")
 
 
-def jobs(build):
-    """The processes of demos of this build: the launchers, which name the job, and the ranks."""
-    job = os.path.join(build, "tests/workloads/alltoall")
+def processes_with(word):
+    """Those that have it among the words of their command, by process id."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -37,9 +36,14 @@ def jobs(build):
                 words = file.read().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if job in words:
+        if word in words:
             found[int(pid)] = " ".join(words)
     return found
+
+
+def jobs(build):
+    """The processes of demos of this build: the launchers, which name the job, and the ranks."""
+    return processes_with(os.path.join(build, "tests/workloads/alltoall"))
 
 
 class Demo:
@@ -310,6 +314,23 @@ def case_output_refused(build, folder):
         status, text = demo.end()
     assert status == 1 and "none" in text, text
     assert not jobs(build), jobs(build)
+
+
+def case_ended_as_it_starts(build, folder):
+    """The launcher is asked to end by the program that it starts, before it may know that it has started it."""
+    mark = f"sigma-demo-test-{os.getpid()}"
+    asks = "kill -STOP $PPID; kill -TERM $PPID; kill -CONT $PPID; sleep 600; :"
+    launcher = os.path.join(build, "connectx/connectx-run")
+    environment = dict(os.environ, SIGMA_CONNECTX_LIBRARY=os.path.join(build, "lib/libsigma_connectx.so"))
+    cpu = str(min(os.sched_getaffinity(0)))
+    for _ in range(10):  # one CPU for both: without a guard seven of ten runs leave the program behind
+        with subprocess.Popen(["taskset", "-c", cpu, launcher, "--", "sh", "-c", asks, mark], stdin=subprocess.DEVNULL,
+                              env=environment) as process:
+            assert process.wait(LIMIT_S) == 128 + signal.SIGTERM, process.returncode
+        left = processes_with(mark)
+        for pid in left:
+            os.killpg(pid, signal.SIGKILL)
+        assert not left, f"{len(left)} programs are left behind"
 
 
 def case_without_privilege(build, folder):
