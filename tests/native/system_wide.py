@@ -97,7 +97,7 @@ def case_comm(folder):
         check_whole(output, running)
         check_whole(output, later)
         assert {row["pid"] for row in output.rows} == {str(running.pid), str(later.pid)}
-        assert {row["comm"] for row in output.rows} == {name}
+        assert {row["comm"] for row in output.rows} == {name}, {(row["pid"], row["comm"]) for row in output.rows}
         assert {each["pid"] for each in output.meta["processes"]} >= {running.pid, later.pid}, output.meta["processes"]
         for each in (running, stranger):
             each.end()

@@ -251,6 +251,23 @@ TEST_CASE("session: exec and exit end a process's objects") {
   CHECK(rig.session.processes()[0].exit_ns);
 }
 
+TEST_CASE("session: a process that is gone when it is first told of has the name that its exit says") {
+  sigma::SessionOptions options;
+  options.comm_of = [](uint32_t) { return std::string(); };
+  Rig rig(options);
+  rig.context();
+  rig.create_qp(17, {});
+  rig.send_post(Rig::post(17, 1));
+  rig.send_completion(Rig::completion(17, 1));  // asked for here, and not found
+  rig.send_post(Rig::post(17, 2));
+  rig.process(SIGMA_PROCESS_EXIT, 100, 0, "short");
+  REQUIRE(rig.operations.size() == 2);
+  CHECK(rig.operations[0].comm_text.empty());
+  CHECK(rig.operations[1].comm_text == "short");
+  REQUIRE(rig.session.processes().size() == 1);
+  CHECK(rig.session.processes()[0].comm == "short");
+}
+
 TEST_CASE("session: memory regions and completion queues are kept for the side file") {
   Rig rig;
   rig.context();

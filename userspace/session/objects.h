@@ -281,6 +281,8 @@ class Objects {
   std::map<PidPtr, Srq*> srqs_by_ptr_;
   std::map<uint32_t, ProcessState> processes_;
   std::mutex comm_mutex_;
+  uint32_t ending_pid_ = 0;  // a process whose exit is being told of, and its name by that
+  std::string ending_comm_;
 
   std::deque<std::shared_ptr<const QueuePair>> closed_qps_;
   std::deque<MemoryRegion> closed_mrs_;

@@ -78,6 +78,7 @@ std::string_view Objects::comm(uint32_t pid) {
     state.comm_known = true;
     if (options_.comm_of) state.info.comm = options_.comm_of(pid);
   }
+  if (state.info.comm.empty() && pid == ending_pid_) state.info.comm = ending_comm_;
   return state.info.comm;
 }
 
@@ -114,7 +115,12 @@ void Objects::on_process(const sigma_process& record) {
       break;
     }
     case SIGMA_PROCESS_EXIT: {
+      // What it leaves unfinished is told with its name, which nobody else may know by now.
+      ending_pid_ = pid;
+      ending_comm_ = comm;
+      ++generation_;
       end_process(pid, record.h.time_ns);
+      ending_pid_ = 0;
       const auto it = processes_.find(pid);
       if (it == processes_.end()) break;
       it->second.info.exit_ns = record.h.time_ns;
