@@ -30,14 +30,18 @@ class SharedCq {
     for (uint32_t slot = 0; slot < kEntries; ++slot) entry(slot)[63] = std::byte{MLX5_CQE_INVALID << 4};
   }
 
-  bool is_full() const { return produced_ - consumed_ == kEntries; }
+  // Without, it polls by itself, and the doorbell record says how many entries the library has removed.
+  explicit SharedCq(bool owner_keeps_index) : SharedCq() { keeps_index_ = owner_keeps_index; }
+
+  bool is_full() const { return produced_ - polled_ == kEntries; }
   void complete(const CqeFields& fields) {
     const CqeBytes bytes = image_of(fields, produced_ / kEntries & 1);
     std::copy(bytes.begin(), bytes.end(), entry(produced_).begin());
     ++produced_;
   }
   void poll() {
-    if (consumed_ < produced_) ++consumed_;
+    if (polled_ < produced_) ++polled_;
+    if (keeps_index_) consumed_ = polled_;
   }
   // What the library does once the queue pair is gone: from the newest entry back to the oldest that is
   // not polled, the others' are put as many places further on as it has found of that one's.
@@ -56,6 +60,7 @@ class SharedCq {
       }
     }
     consumed_ += removed;
+    if (keeps_index_) polled_ = consumed_;
   }
 
   std::vector<std::byte> copy(uint64_t first, uint64_t count) const {
@@ -84,14 +89,15 @@ class SharedCq {
   }
 
   std::vector<std::byte> memory_;
-  uint64_t produced_ = 0, consumed_ = 0;
+  uint64_t produced_ = 0, polled_ = 0, consumed_ = 0;
+  bool keeps_index_ = true;
 };
 
 // One completion, by what its record says: errors have no stamp, but a counter of their own in their life.
 using Told = std::tuple<uint32_t, uint32_t, uint16_t, uint64_t>;  // queue pair, life, counter, stamp
 
 struct Model {
-  explicit Model(uint32_t seed) : random(seed) {
+  explicit Model(uint32_t seed, bool owner_keeps_index = true) : random(seed), ring(owner_keeps_index) {
     sigma::CqSpec spec;
     spec.owner = {.pid = kOwner, .context = 1, .by_file = false, .number = kCq};
     spec.ring_addr = 0x1000;
@@ -129,6 +135,11 @@ struct Model {
     if (error) fields.timestamp = 0;
     ring.complete(fields);
     truth.insert({fields.qp_num, fields.opcode, fields.wqe_counter, fields.timestamp});
+  }
+  void receive(uint32_t qp_num) {
+    const CqeFields fields{.opcode = MLX5_CQE_RESP_SEND, .qp_num = qp_num, .timestamp = ++stamp};
+    ring.complete(fields);
+    truth.insert({qp_num, fields.opcode, fields.wqe_counter, fields.timestamp});
   }
   void look() {
     now += 1000;
@@ -193,11 +204,7 @@ struct Model {
 
 TEST_CASE("observe: an entry that the library has moved is told once, and the one under it is missed") {
   Model model(1);
-  const auto receive = [&](uint32_t qp_num) {
-    const CqeFields fields{.opcode = MLX5_CQE_RESP_SEND, .qp_num = qp_num, .timestamp = ++model.stamp};
-    model.ring.complete(fields);
-    model.truth.insert({qp_num, fields.opcode, fields.wqe_counter, fields.timestamp});
-  };
+  const auto receive = [&](uint32_t qp_num) { model.receive(qp_num); };
   for (const uint32_t qp_num : {0x82u, 0x83u}) receive(qp_num);
   model.last_look();
   receive(0x80);  // while its queue pair is being destroyed
@@ -210,6 +217,41 @@ TEST_CASE("observe: an entry that the library has moved is told once, and the on
   CHECK(model.count == 3);
   CHECK(model.missed == 2);
   CHECK(model.reader->next() == 5);
+}
+
+// UCX polls by itself: the library's index, which stands in the doorbell record, knows of its cleanings only.
+TEST_CASE("observe: laps show where the only index is that of the library's cleanings") {
+  struct Case {
+    uint32_t before, lap;  // receives: read one by one, and while nobody looks
+  };
+  const Case each =
+      GENERATE(Case{6, 40}, Case{6, 64}, Case{6, 70}, Case{6, 150}, Case{40, 40}, Case{70, 33}, Case{70, 64}, Case{70, 20});
+  // Of those that stand the oldest one only shows that the next one does.
+  const uint64_t missed = each.lap < kEntries ? 0 : each.lap - (kEntries - 1), rounds = each.lap / (2 * kEntries + kEntries);
+  CAPTURE(each.before, each.lap);
+  Model model(1, false);
+  const auto receive = [&](uint32_t qp_num) { model.receive(qp_num); };
+  const auto look = [&] {
+    for (int i = 0; i < 3; ++i) model.look();
+    model.hear();
+  };
+  for (uint32_t i = 0; i < 5; ++i) receive(i == 0 ? 0x80 : 0x81), look();
+  model.ring.clean(0x80);
+  REQUIRE(model.ring.consumed() == 1);
+  look();
+  for (uint32_t i = 0; i < each.before; ++i) receive(0x82), look();
+  CHECK(model.missed == 0);
+  CHECK(model.count == 5 + each.before);
+  for (uint32_t i = 0; i < each.lap; ++i) receive(0x83);
+  look();
+  for (uint32_t i = 0; i < 3; ++i) receive(0x82), look();
+  // Beyond, they are known modulo twice the ring's entries.
+  CHECK(model.missed == missed - rounds * 2 * kEntries);
+  CHECK(model.count + model.missed == model.reader->next());
+  CHECK(model.ring.produced() - model.reader->next() == rounds * 2 * kEntries);
+  // The last ones, each at its place.
+  for (uint64_t stamp = model.stamp - 2; stamp <= model.stamp; ++stamp)
+    CHECK(model.told.contains({0x82u, MLX5_CQE_RESP_SEND, uint16_t{7}, stamp}));
 }
 
 TEST_CASE("observe: no completion is told twice, whatever is destroyed meanwhile (seeded)") {
@@ -228,6 +270,34 @@ TEST_CASE("observe: no completion is told twice, whatever is destroyed meanwhile
     model.hear();
     CHECK(model.count + model.missed == model.reader->next());
     CHECK(model.reader->next() == model.ring.produced());
+    missed += model.missed;
+    count += model.count;
+  }
+  CHECK(missed > 100);
+  CHECK(count > 10'000);
+}
+
+// Its owner may then be a lap ahead of the reader, and is not bounded by the index.
+TEST_CASE("observe: what is told of a cleaned ring without its owner's index is true, and told once (seeded)") {
+  uint64_t missed = 0, count = 0;
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    INFO("seed " << seed);
+    Model model(seed, false);
+    const auto turn = [&] {
+      const uint32_t what = model.random() % 64;
+      if (what < 24) model.complete(false);
+      else if (what < 48) model.ring.poll();
+      else if (what < 63) model.look();
+      else model.destroy(false);
+    };
+    for (int round = 0; round < 20; ++round) {
+      for (int i = 0; i < 100; ++i) turn();
+      for (uint32_t i = model.random() % (2 * kEntries); i > 0; --i) model.complete(false), model.ring.poll();
+    }
+    for (int i = 0; i < 40; ++i) model.look();
+    model.hear();
+    CHECK(model.count + model.missed == model.reader->next());
+    CHECK((model.ring.produced() - model.reader->next()) % (2 * kEntries) == 0);
     missed += model.missed;
     count += model.count;
   }

@@ -83,10 +83,41 @@ void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out, ui
 
 // A lap has passed that nobody counted.
 bool CqReader::lapped(const Wanted& wanted, const RingBytes& copy) const {
-  return !cursor_.counts && is_lapped(spec_.ring, cursor_, wanted.first, copy);
+  if (cursor_.counts) return false;
+  const std::optional<bool> newer = overtaken(wanted.first, copy);
+  return newer ? *newer : is_lapped(spec_.ring, cursor_, wanted.first, copy);
+}
+
+// By their stamps, which the device gives in order: whether it has written over the last entry read. The library's
+// cleaning moves older ones there. nullopt: they do not say.
+std::optional<bool> CqReader::overtaken(uint64_t from, const RingBytes& copy) const {
+  if (spec_.ring.layout != CqLayout::plain || !cursor_.has_anchor || cursor_.anchor_at < from) return std::nullopt;
+  std::array<std::byte, kCqeBytes> entry;
+  const size_t end = static_cast<size_t>(cursor_.anchor_at - from + 1) * spec_.ring.entry_bytes;
+  if (!copy.load(end - kCqeBytes, entry)) return std::nullopt;
+  const Cqe was = decode_cqe(std::span<const std::byte, kCqeBytes>(cursor_.anchor)), is = decode_cqe(entry);
+  if (is.kind == CqeKind::invalid || !was.has_timestamp || !is.has_timestamp || was.timestamp == 0 || is.timestamp == 0)
+    return std::nullopt;
+  return is.timestamp > was.timestamp;
+}
+
+// It has, while nobody had consumed that one by an index that was read later.
+bool CqReader::refutes_index(uint64_t from, const RingBytes& first, const RingBytes& second, uint64_t consumed) const {
+  return cursor_.anchor_at >= consumed && overtaken(from, first).value_or(false) &&
+         overtaken(from, second).value_or(false);
+}
+
+// 0 where it is not the owner's.
+uint32_t CqReader::index_to_take(uint64_t from, const RingBytes& first, const RingBytes& second, uint32_t consumer) {
+  if (!index_refuted_ && (cursor_.counts || consumer != 0))
+    index_refuted_ = refutes_index(from, first, second, consumed(consumer));
+  if (!index_refuted_) return consumer;
+  cursor_.counts = false;
+  return 0;
 }
 
 CqReader::Wanted CqReader::wanted(bool generous, uint32_t consumer) const {
+  if (index_refuted_) consumer = 0;
   const uint32_t entries = spec_.ring.entries;
   if (spec_.ring.collapsed) return {0, 1};
   if (whole_ring_) return {cursor_.next & ~uint64_t{entries - 1}, entries};
@@ -117,6 +148,7 @@ bool CqReader::has_news(const Wanted& wanted, const RingBytes& copy) const {
            !(cursor_.has_anchor && anchor_stands(cursor_, entry));
   }
   if (lapped(wanted, copy)) return true;
+  if (cursor_.counts && refutes_index(wanted.first, copy, copy, cursor_.consumed)) return true;
   uint8_t op_own = 0;
   const size_t at = (cursor_.next - wanted.first + 1) * spec_.ring.entry_bytes - 1;
   if (!copy.load(at, op_own)) return true;
@@ -160,6 +192,7 @@ std::optional<ReachedIndices> CqReader::sampled(const Wanted& wanted, const Ring
 std::optional<ReachedIndices> CqReader::reached(const Wanted& wanted, const RingBytes& copy, uint32_t consumer,
                                                 const SendRing* only_user) const {
   const CompletionRing& ring = spec_.ring;
+  if (index_refuted_) consumer = 0;
   ReachedIndices reached;
   const size_t tail = ring.entry_bytes - kCqeBytes;
   std::array<std::byte, kCqeBytes> entry;
@@ -245,6 +278,7 @@ void CqReader::on_nothing(uint32_t consumer) {
   caught_up_ = true;
   missed_late_ = false;
   fill_ = 0;
+  if (index_refuted_) return;
   // Taken in with the next copies: the owner may have been quicker than we.
   if (!cursor_.counts && consumer == 0) return;
   cursor_.counts = true;
@@ -264,6 +298,7 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
     fill_ = cursor_.next != before ? 0.5 : 0;
     return;
   }
+  consumer = index_to_take(wanted.first, first, second, consumer);
   // An owner that keeps an index counts its laps; what is elsewhere in its ring the library has moved.
   const bool uncounted = !cursor_.counts && consumer == 0;
   if (std::exchange(whole_ring_, false) && uncounted) {
@@ -383,6 +418,7 @@ void CqReader::on_last(uint64_t first, const RingBytes& bytes, uint32_t consumer
     if (bytes.size() >= spec_.ring.entry_bytes) on_copies({0, 1}, bytes, bytes, 0, times, out);
     return;
   }
+  consumer = index_to_take(first, bytes, bytes, consumer);
   if (!cursor_.counts && consumer == 0 && catch_up(first, bytes, times, out)) return;
   const uint64_t end = first + bytes.size() / spec_.ring.entry_bytes;
   if (cursor_.counts || consumer != 0) gap(consumed_to(spec_.ring, cursor_, consumer), times, out);
@@ -411,10 +447,13 @@ void CqReader::end(uint64_t at_ns, RecordBuffer& out) {
 // The library's cleaning of the ring may have moved an entry that was read before: over one that was
 // not, which is lost.
 bool CqReader::is_told(const Cqe& cqe, uint64_t position, SendReader* send) {
-  if (is_requester(cqe)) return send != nullptr && !send->completed(cqe.wqe_counter, position);
+  if (is_requester(cqe) && send != nullptr) {
+    if (!send->completed(cqe.wqe_counter, position)) return true;
+    if (cursor_.counts) return false;  // once the queue pair is gone, so are its completions
+  }
   if (spec_.ring.layout != CqLayout::plain || spec_.ring.collapsed) return false;
   const auto life = send != nullptr ? std::optional(send->life()) : std::nullopt;
-  return told_receives_.again(cqe, life, spec_.ring.entries);
+  return told_before_.again(cqe, life, spec_.ring.entries);
 }
 
 void CqReader::report(const Cqe& cqe, uint64_t position, const LookTimes& times,
@@ -427,7 +466,7 @@ void CqReader::report(const Cqe& cqe, uint64_t position, const LookTimes& times,
     strangers_[strangers_known_++ % strangers_.size()] = cqe.qp_num;
   if (is_told(cqe, position, send)) {
     // A send that had been posted before its ring was found is nobody's loss.
-    if (!requester || send->any_completed()) gap(1, times, out, SIGMA_GAP_LAPPED, position + 1);
+    if (!requester || send == nullptr || send->any_completed()) gap(1, times, out, SIGMA_GAP_LAPPED, position + 1);
     return;
   }
   ++seen_;

@@ -3,8 +3,9 @@
 //
 // Entries stay readable after the owner has consumed them, until the next lap overwrites them. Laps
 // are counted by the consumer index, where the owner keeps it, else by the last entry read
-// (completion_ring.h). An entry that the library has moved into another's place is told once, and
-// the other is a gap (told_receives.h). No I/O. One thread.
+// (completion_ring.h). An index that does not allow what the device has written is nobody's: where the
+// owner polls by itself, libmlx5's cleanings are all that it counts. An entry that the library has moved into another's place is told once, and
+// the other is a gap (told_completions.h). No I/O. One thread.
 #pragma once
 
 #include <array>
@@ -16,7 +17,7 @@
 #include "observe/reached_indices.h"
 #include "observe/ring_specs.h"
 #include "observe/send_reader.h"
-#include "observe/told_receives.h"
+#include "observe/told_completions.h"
 
 namespace sigma {
 
@@ -100,6 +101,9 @@ class CqReader {
                 const LookTimes& times, RecordBuffer& out);
   bool catch_up(uint64_t first, const RingBytes& bytes, const LookTimes& times, RecordBuffer& out);
   bool lapped(const Wanted& wanted, const RingBytes& copy) const;
+  std::optional<bool> overtaken(uint64_t from, const RingBytes& copy) const;
+  bool refutes_index(uint64_t from, const RingBytes& first, const RingBytes& second, uint64_t consumed) const;
+  uint32_t index_to_take(uint64_t from, const RingBytes& first, const RingBytes& second, uint32_t consumer);
   std::optional<ReachedIndices> sampled(const Wanted& wanted, const RingBytes& copy, const SendRing& user,
                                         uint64_t& end) const;
   LookTimes since_left(const LookTimes& look) const;
@@ -118,7 +122,7 @@ class CqReader {
   uint32_t expected_ = 4;  // entries that the next look may find
   uint64_t first_ = 0, seen_ = 0, missed_ = 0;
   double fill_ = 0;
-  ToldReceives told_receives_;
+  ToldCompletions told_before_;
   uint64_t left_since_ns_ = 0;  // what the look before did not get to was there since then; 0: nothing
   std::array<uint32_t, 16> strangers_{};  // whose completions were read, the last ones
   uint32_t strangers_known_ = 0;
@@ -126,6 +130,7 @@ class CqReader {
   bool caught_up_ = false;
   bool counted_ = false;
   bool whole_first_ = false;  // the next look takes all of the first lap: it shows that the first entry stands
+  bool index_refuted_ = false;  // the doorbell record's index is not the owner's
   bool overrun_ = false;  // entries were read that an index which is kept does not allow
   bool missed_late_ = false;  // the latest look missed some that may have come after it had read the doorbells
   bool whole_ring_ = false;  // a lap has passed uncounted: the next look takes all of it
