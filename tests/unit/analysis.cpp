@@ -146,6 +146,21 @@ TEST_CASE("counters of data count words: people are told bytes") {
   CHECK(text.find("4.00 MiB") != std::string::npos);
 }
 
+TEST_CASE("of one thing the totals say one") {
+  Job job(59);
+  job.post(job.add_qp({}), kStart, 1000, 4096);
+  const std::string one = report_text(report_of(job, {}), {}, {});
+  INFO(one);
+  CHECK(one.find("  1 operation, 4.00 KiB, in ") != std::string::npos);
+  CHECK(one.find("; 1 queue pair, 1 peer, 1 process\n") != std::string::npos);
+  Job more(60);
+  add_uniform_traffic(more, 4, 200);
+  const std::string many = report_text(report_of(more, {}), {}, {});
+  INFO(many);
+  CHECK(many.find("  800 operations, ") != std::string::npos);
+  CHECK(many.find(" queue pairs, ") != std::string::npos);
+}
+
 TEST_CASE("rows beyond the limit are counted in one") {
   Job job(54);
   for (uint32_t i = 0; i < 50; ++i)

@@ -274,18 +274,19 @@ std::string report_text(const Report& report, const ReportSections& sections, co
 
   const Tally& totals = report.totals;
   title(out, style, "Totals");
-  out += fmt::format("  {} operations, {}, in {}; {} queue pairs, {} peers, {} processes\n",
-                     human_count(totals.operations), human_bytes(totals.bytes),
+  out += fmt::format("  {}, {}, in {}; {}, {}, {}\n", plural(totals.operations, "operation"),
+                     human_bytes(totals.bytes),
                      human_duration(report.duration_ns ? report.duration_ns : totals.span_ns()),
-                     human_count(report.queue_pairs), human_count(report.peers),
-                     human_count(report.processes));
+                     plural(report.queue_pairs, "queue pair"), plural(report.peers, "peer"),
+                     report.processes == 1 ? "1 process"
+                                           : human_count(report.processes) + " processes");
   if (totals.latency_ns.count())
     out += fmt::format("  latency p50 {}, p95 {}, p99 {}, max {}\n",
                        latency(totals.latency_ns, 0.5), latency(totals.latency_ns, 0.95),
                        latency(totals.latency_ns, 0.99), latency(totals.latency_ns, 1));
   if (totals.unfinished || totals.errors || totals.flushed)
-    out += fmt::format("  {} unfinished, {} errors, {} flushed\n", human_count(totals.unfinished),
-                       human_count(totals.errors), human_count(totals.flushed));
+    out += fmt::format("  {} unfinished, {}, {} flushed\n", human_count(totals.unfinished),
+                       plural(totals.errors, "error"), human_count(totals.flushed));
 
   const bool all = sections.all();
   for (const auto& [by, name] : kGroupings) {
