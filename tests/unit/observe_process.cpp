@@ -58,6 +58,26 @@ TEST_CASE("observe: a destroy command that fails brings its ring back, one that 
   watched.heard.check_posts();
 }
 
+TEST_CASE("observe: what a process's threads have written counts as read once, however often it is looked at") {
+  Watched watched(64);
+  alignas(8) std::byte doorbell[8] = {};
+  sigma::ProcessReader reader(static_cast<uint32_t>(getpid()), {.read_posts = true, .probes_tell = false}, nullptr);
+  sigma::SendSpec spec = spec_of(watched.ring);
+  spec.owner.pid = static_cast<uint32_t>(getpid());
+  spec.ring_addr = reinterpret_cast<uint64_t>(watched.ring.memory.data());
+  spec.doorbell_addr = reinterpret_cast<uint64_t>(doorbell);
+  reader.open(spec, watched.out);
+  for (int i = 0; i < 50; ++i) REQUIRE(reader.look(watched.out));
+  CHECK(reader.fresh_bytes() == 0);
+  watched.ring.post();
+  put32(doorbell + 4, watched.ring.doorbell());
+  for (int i = 0; i < 50; ++i) REQUIRE(reader.look(watched.out));  // after one that was held up it is read again
+  const uint64_t bytes = reader.fresh_bytes();
+  CHECK(bytes >= 64 + 64);  // the block and the doorbell's line
+  for (int i = 0; i < 50; ++i) REQUIRE(reader.look(watched.out));
+  CHECK(reader.fresh_bytes() == bytes);
+}
+
 // After the last look nobody looks until the ring ends. Its doorbell has not moved by then, or a whole round.
 TEST_CASE("observe: a round of 65,536 before a ring's end is thought possible by its owner's completions and the time") {
   struct Case {

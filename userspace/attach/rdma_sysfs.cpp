@@ -67,6 +67,12 @@ std::string sysfs_root() {
   return other != nullptr && *other != '\0' ? other : "/sys";
 }
 
+std::string sysfs_root_of_cpus() {
+  std::error_code error;
+  const std::string root = sysfs_root();
+  return fs::is_directory(fs::path(root) / "devices/system/cpu", error) ? root : "/sys";
+}
+
 std::vector<SysfsDevice> rdma_devices() {
   const fs::path root = sysfs_root();
   std::vector<SysfsDevice> devices;

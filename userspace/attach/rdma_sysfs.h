@@ -13,6 +13,8 @@
 namespace sigma {
 
 std::string sysfs_root();
+// The same where it tells of CPUs, which rigs mostly leave to the machine's own.
+std::string sysfs_root_of_cpus();
 
 struct SysfsPort {
   uint32_t number = 0;

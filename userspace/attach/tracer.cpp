@@ -123,6 +123,7 @@ void Tracer::start_observer() {
   options.policy.read_completions = reads_completions();
   options.cpu_share = options_.observer_cpu;
   options.lane = static_cast<uint32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)));
+  options.cpu_sysfs = sysfs_root_of_cpus();
   options.slots = capture_->ring_slots();
   if (options.slots == nullptr) {
     state("mlx5 queues are not read from memory: the map that BPF shares cannot be mapped");
@@ -224,6 +225,7 @@ Status Tracer::poll() {
     last_care_ns_ = now_ns;
     notice_ends();
     look_after_hook();
+    if (observer_) observer_->place(now_ns);
     for (auto& [pid, target] : targets_) {
       if (target.ended) continue;
       govern(target, now_ns);

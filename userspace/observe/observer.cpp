@@ -2,8 +2,10 @@
 #include "observe/observer.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -20,6 +22,7 @@ constexpr uint64_t kCheckCpuEveryNs = 100'000'000;
 constexpr uint64_t kLookForOlderEveryNs = 1'000'000;
 constexpr uint64_t kLongestFloorNs = 2'000'000;
 constexpr uint64_t kPressedForNs = 1'000'000'000;
+constexpr uint64_t kPlaceEveryNs = 1'000'000'000;
 
 uint64_t thread_cpu_ns() {
   timespec time{};
@@ -34,7 +37,8 @@ void sleep_until(uint64_t ns) {
 
 }  // namespace
 
-Observer::Observer(const ObserverOptions& options) : options_(options), directory_(*this) {
+Observer::Observer(const ObserverOptions& options)
+    : options_(options), directory_(*this), placement_(options.cpu_sysfs) {
   out_.set_lane(options.lane);
   marks_.set_lane(options.lane + 1);
   thread_ = std::thread([this] { run(); });
@@ -286,7 +290,7 @@ void Observer::on_process_end(uint32_t pid, uint64_t now_ns) {
   directory_.on_process_end(pid);
   const auto it = processes_.find(pid);
   if (it == processes_.end()) return;
-  keep_counts(it->second);
+  keep_counts(pid, it->second);
   // BPF has copied what was left; a ring that is still there had no such copy.
   it->second.reader->end(now_ns, false, marks_);
   // Also those of rings that were not taken up, or whose last copy was lost.
@@ -296,8 +300,9 @@ void Observer::on_process_end(uint32_t pid, uint64_t now_ns) {
 }
 
 // What is said of a process whose end has come, or the tracer's.
-void Observer::keep_counts(const Process& process) {
+void Observer::keep_counts(uint32_t pid, const Process& process) {
   looks_ += process.reader->looks();
+  if (placement_.on()) queue_bytes_.push_back({pid, process.reader->fresh_bytes(), true});
   if (!process.late) return;
   older_unplaced_ended_ += process.late->unplaced_qps();
   devx_unplaced_ended_ += process.late->devx_without_completions();
@@ -337,10 +342,24 @@ void Observer::stop(const Deliver& deliver) {
   for (auto& [pid, process] : processes_) {
     const bool read = process.reader->empty() || process.reader->look(out_);
     process.reader->end(monotonic_now_ns(), read, out_);
-    keep_counts(process);
+    keep_counts(pid, process);
   }
   processes_.clear();
+  placement_.finish(queue_bytes_, thread_cpu_);
   take(deliver, 0);
+}
+
+void Observer::place(uint64_t now_ns) {
+  if (!placement_.on() || now_ns - placed_ns_ < kPlaceEveryNs) return;
+  placed_ns_ = now_ns;
+  {
+    ++waiting_;
+    const std::lock_guard lock(mutex_);
+    --waiting_;
+    for (const auto& [pid, process] : processes_) queue_bytes_.push_back({pid, process.reader->fresh_bytes()});
+  }
+  placement_.round(queue_bytes_, thread_id_, thread_cpu_, now_ns);
+  queue_bytes_.clear();
 }
 
 // ---- the thread ---------------------------------------------------------------------------------
@@ -348,6 +367,7 @@ void Observer::stop(const Deliver& deliver) {
 void Observer::run() {
   prctl(PR_SET_NAME, "sigma-observer");
   prctl(PR_SET_TIMERSLACK, 1UL);
+  thread_id_ = gettid();
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     const uint64_t now_ns = monotonic_now_ns();
@@ -377,6 +397,8 @@ uint64_t Observer::look_around(uint64_t now_ns) {
     ProcessReader& reader = *process.reader;
     if (reader.empty()) continue;
     if (process.next_ns <= now_ns) {
+      if (const int cpu = sched_getcpu(); cpu >= 0)
+        thread_cpu_.store(static_cast<uint32_t>(cpu), std::memory_order_relaxed);
       const bool readable = full || reader.look(out_);
       if (!readable) ++unreadable_;
       process.next_ns = now_ns + (readable ? reader.interval().ns() : Interval::kIdleNs);
@@ -429,6 +451,7 @@ void Observer::add_to(Counters& counters) const {
   }
   counters.observer_pressed_ms += pressed_ns_ / 1'000'000;
   counters.rings_unplaced += directory_.unplaced();
+  placement_.add_to(counters);
 }
 
 std::vector<std::string> Observer::statements() const {
@@ -444,6 +467,7 @@ std::vector<std::string> Observer::statements() const {
         "{} queue pairs made before the attach, or by a command that was not heard, have shown no ring in memory: what they post past "
         "the probes is not seen",
         unplaced));
+  for (std::string& line : placement_.statements()) lines.push_back(std::move(line));
   return lines;
 }
 

@@ -26,6 +26,7 @@
 #include "base/counters.h"
 #include "observe/directory.h"
 #include "observe/late_rings.h"
+#include "observe/placement.h"
 #include "observe/process_reader.h"
 #include "observe/told_posts.h"
 
@@ -36,6 +37,7 @@ struct ObserverOptions {
   double cpu_share = 0.30;           // of one core, for all looks
   uint32_t lane = 0;                 // sigma_header.cpu of its records, and the next one
   sigma_ring_slot* slots = nullptr;  // BPF's array
+  std::string cpu_sysfs;             // the root that tells which CPUs share a cache; empty: the thread is not placed
   // Set where commands name a file of the kernel's and no context: which file (sigma_uverbs.ucontext) each
   // descriptor of a process stands for.
   std::function<std::map<int, uint64_t>(uint32_t pid)> files_of;
@@ -84,6 +86,9 @@ class Observer : private Directory::Events {
   // `told_until_ns`: the ring buffer was empty at this time or later, so that on_post() has had all
   // posts before it; 0: it was not.
   void take(const Deliver& deliver, uint64_t told_until_ns);
+  // Places the thread near those whose queues it reads, once a second; in between it does nothing. Not on the
+  // thread itself, which this would hold up by some ms.
+  void place(uint64_t now_ns);
   // Reads what there is, ends all rings, and gives the rest.
   void stop(const Deliver& deliver);
 
@@ -115,7 +120,7 @@ class Observer : private Directory::Events {
   ProcessReader& reader(uint32_t pid);
   void add_found(uint32_t pid, const FoundRings& found);
   void free_slot(uint32_t pid, uint32_t number);
-  void keep_counts(const Process& process);
+  void keep_counts(uint32_t pid, const Process& process);
   uint32_t claim_slot(const RingOwner& owner, uint32_t handle, uint16_t kind);
   void look_for_older(uint64_t now_ns);
   void apply_explanations();
@@ -140,6 +145,12 @@ class Observer : private Directory::Events {
   uint64_t floor_ns_ = 0;
   uint64_t pressed_since_ns_ = 0;
   uint64_t looks_ = 0, pressed_ns_ = 0, unreadable_ = 0;
+  // Of the calling thread alone, but for what the other one says of itself.
+  Placement placement_;
+  std::vector<QueueBytes> queue_bytes_;  // of processes that have ended since the last round, then of all
+  uint64_t placed_ns_ = 0;
+  std::atomic<pid_t> thread_id_{0};
+  std::atomic<uint32_t> thread_cpu_{0};  // where it looked last
   bool stopped_ = false;
   std::thread thread_;
 };

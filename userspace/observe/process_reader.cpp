@@ -14,7 +14,7 @@ namespace sigma {
 namespace {
 
 constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
-constexpr uint64_t kPage = 4096;
+constexpr uint64_t kPage = 4096, kCacheLine = 64;
 // Since the look before: that completions tell how far queues have come, and that many may have come.
 constexpr uint64_t kQuiteLongNs = 150'000;
 constexpr uint64_t kLongNs = 1'000'000;
@@ -530,6 +530,7 @@ bool ProcessReader::look(RecordBuffer& out) {
     const auto doorbell = static_cast<uint16_t>(be32_at(send.before + 4));
     const PostedBounds bounds =
         bounds_of(send, doorbell, read_ns - std::min(read_ns, send.told_ns), read_ns - copies_ns);
+    if (doorbell != static_cast<uint16_t>(send.reader->posted())) fresh_bytes_ += kCacheLine;
     send.wanted = send.reader->on_doorbell(doorbell, times(send), bounds, out);
     send.told_ns = copies_ns;
     send.told_look = looks_;
@@ -572,6 +573,7 @@ bool ProcessReader::look(RecordBuffer& out) {
       part.iov_base = second_.data() + reinterpret_cast<size_t>(part.iov_base);
     add_doorbells(doorbells_after_);
     if (!copy(local_, remote_)) return still_reads(out);
+    fresh_bytes_ += at;
     const uint64_t now_ns = monotonic_now_ns();
     for (auto& [owner, send] : sends_) {
       if (!send.wanted.any() || is_stopped(send)) continue;

@@ -63,6 +63,9 @@ class ProcessReader {
   bool empty() const { return sends_.empty() && cqs_.empty(); }
   Interval& interval() { return interval_; }
   uint64_t looks() const { return looks_; }
+  // Of queues, that had been written since they were read before: each line of it goes over from the writer's
+  // cache to the reader's.
+  uint64_t fresh_bytes() const { return fresh_bytes_; }
 
  private:
   // BPF's copies of the ring in a slot, as far as they have come; over all lives that the slot serves.
@@ -153,7 +156,7 @@ class ProcessReader {
   };
   std::array<Named, 64> named_;
   uint64_t last_begin_ns_ = 0;
-  uint64_t looks_ = 0;
+  uint64_t looks_ = 0, fresh_bytes_ = 0;
   uint32_t failures_ = 0;
 
   // The doorbell records' pages, and room for two copies of them.
