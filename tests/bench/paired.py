@@ -180,8 +180,8 @@ class SideBySide:
                 self.settle()
                 results[way] = self.jobs[way].run(**request)
             before, distance = distance, self.cores.distance_ns()
-            near = {before < traced_job.NEAR_NS, distance < traced_job.NEAR_NS}
-            done.rounds.append(Round(results, near.pop() if len(near) == 1 else None))
+            ends = {before < traced_job.NEAR_NS, distance < traced_job.NEAR_NS}
+            done.rounds.append(Round(results, ends.pop() if len(ends) == 1 else None))
         return done
 
     def is_known(self, done, known, sparse):
