@@ -24,7 +24,6 @@ WAYS = {
     "preload": None,
 }
 LEAST_ROUNDS = 9
-ENOUGH_NEAR = 60
 SPARSE = 4  # ways that are only told of run in every so many rounds
 UNSTEADY = "the machine is too unsteady to resolve it"
 
@@ -111,8 +110,11 @@ class Rounds:
         return Compared(*({figure: Estimate.of(self.pairs(rounds, way, figure, combine)) for figure in self.figures}
                           for combine in (lambda one, base: one, lambda one, base: one / base, lambda one, base: one - base)))
 
+    def near(self):
+        return sum(round.near is True for round in self.rounds)
+
     def where(self):
-        near, far = (sum(round.near is is_near for round in self.rounds) for is_near in (True, False))
+        near, far = self.near(), sum(round.near is False for round in self.rounds)
         return f"{near} rounds of {len(self.rounds)} on cores that shared a cache, {far} on cores that did not"
 
 
@@ -153,25 +155,16 @@ class SideBySide:
     def untraced(self, **request):
         return self.jobs[self.ways[0]].run(**request)
 
-    def compare(self, seconds, known=0.002, sparse=(), near=False, **request):
+    def compare(self, seconds, known=0.002, sparse=(), more=None, **request):
         """Rounds for `seconds`, or until the rates' ratios of all but the `sparse` ways are known to that part; but
-        LEAST_ROUNDS. A sparse way runs in every SPARSE-th round only. `near`: for up to three times as long, until
-        ENOUGH_NEAR were on cores that share a cache."""
+        LEAST_ROUNDS. A sparse way runs in every SPARSE-th round only. Added to `more`, of other processes."""
         request.setdefault("seconds", self.TURN_SECONDS)
         for job in self.jobs.values():
             job.run(**request)
-        done = Rounds(self.ways, self.FIGURES)
-        begin, distance = time.monotonic(), self.cores.distance_ns()
-
-        def is_enough():
-            if len(done.rounds) < LEAST_ROUNDS:
-                return False
-            passed = time.monotonic() - begin
-            if near and sum(round.near is True for round in done.rounds) < ENOUGH_NEAR:
-                return passed > 3 * seconds
-            return passed > seconds or self.is_known(done, known, sparse)
-
-        while not is_enough():
+        done, begun = more or Rounds(self.ways, self.FIGURES), len(more.rounds) if more else 0
+        deadline, distance = time.monotonic() + seconds, self.cores.distance_ns()
+        while len(done.rounds) - begun < LEAST_ROUNDS or (time.monotonic() < deadline and
+                                                          not self.is_known(done, known, sparse)):
             count = len(done.rounds)
             ways = [way for way in self.ways if way not in sparse or count % SPARSE == 0]
             results = {}

@@ -90,7 +90,8 @@ static void set_up(const char* device, uint32_t blocks) {
   memset(buffer, 1, 2 * (size_t)bytes);
   memory = reg(&node, buffer, 2 * (size_t)bytes);
   for (int i = 0; i < queue_count; ++i) {
-    struct ibv_qp* peer = create_rc(&node, NULL, 1, 1, 0);
+    // Both ends alike, as jobs make them: the smallest ring says how often all are looked at.
+    struct ibv_qp* peer = create_rc(&node, NULL, (int)limit, 1, 0);
     queues[i].qp = create_rc(&node, NULL, (int)limit, 1, 0);
     connect_pair(queues[i].qp, &node, peer, &node, kPatient);
     require(ring_blocks(queues[i].qp) == blocks, "the ring has %u blocks, not %u",
