@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """A producer model (tests/fake_cuda/models) whose rate is measured, in turns, and sigmatrace attached to it.
 
-The job and the emulated device share one core, as in bench ring: a model's kernel is threads there. A GPU's kernels take
+The job and the emulated device share one core: a model's kernel is threads there. A GPU's kernels take
 no time of a CPU; so the preloaded library's own thread, and the fake driver's that copies for it, run on the tracer's.
 """
 import os

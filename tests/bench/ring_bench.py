@@ -152,6 +152,7 @@ def table(cores):
     with SideBySide(cores, WAYS) as modes:
         for name, request in (("flat", {}), ("flat_batch_16", {"batch": 16})):
             rounds = modes.compare(70, known=0, **request)
+            row(f"ring.{name}.rounds", len(rounds.rounds), "rounds", reason=rounds.where())
             for way in WAYS:
                 for place, near in (("near", True), ("far", False)):
                     compared = rounds.compared(way, near)

@@ -464,8 +464,8 @@ std::vector<std::string> Observer::statements() const {
     if (process.late) unplaced += process.late->unplaced_qps();
   if (unplaced > 0)
     lines.push_back(fmt::format(
-        "{} queue pairs made before the attach, or by a command that was not heard, have shown no ring in memory: what they post past "
-        "the probes is not seen",
+        "{} queue pairs made before the attach, or by a command that was not heard, have shown no ring in memory: what "
+        "they post past the probes is not seen",
         unplaced));
   for (std::string& line : placement_.statements()) lines.push_back(std::move(line));
   return lines;
