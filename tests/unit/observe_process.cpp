@@ -162,8 +162,8 @@ TEST_CASE("observe: a round of 65,536 before a ring's end is thought possible by
 
 TEST_CASE("observe: the interval shrinks at once, grows slowly, and is long after a second of idleness") {
   sigma::Interval interval;
-  interval.set_smallest_ring(128);
   uint64_t now_ns = 1'000'000'000;
+  interval.used(128, now_ns);
   interval.looked(0.6, now_ns);
   const uint64_t busy = interval.ns();
   CHECK(busy <= 50'000 / 4);
@@ -174,6 +174,81 @@ TEST_CASE("observe: the interval shrinks at once, grows slowly, and is long afte
   now_ns += 2'000'000'000;
   for (int i = 0; i < 100; ++i) interval.looked(0, now_ns += interval.ns());
   CHECK(interval.ns() == sigma::Interval::kIdleNs);
+  interval.used(128, now_ns);
   interval.looked(0.5, now_ns);
   CHECK(interval.ns() <= 100'000);
+}
+
+TEST_CASE("observe: the smallest ring in use says how long the interval may be, by size") {
+  sigma::Interval interval;
+  uint64_t now_ns = 5'000'000'000;
+  const auto for_ms = [&](uint64_t ms, auto&& at_look) {
+    for (const uint64_t end_ns = now_ns + ms * 1'000'000; now_ns < end_ns; now_ns += interval.ns()) {
+      at_look();
+      interval.used(1024, now_ns);
+      interval.looked(0.001, now_ns);
+    }
+  };
+  interval.used(16, now_ns);  // opened, and not moved since
+  for_ms(900, [] {});
+  CHECK(interval.ns() == 100'000);
+  for_ms(300, [] {});
+  CHECK(interval.ns() == 500'000);
+  // A burst begins on one as small.
+  interval.used(16, now_ns);
+  interval.looked(0.001, now_ns);
+  CHECK(interval.ns() == 100'000);
+  // One of 256 stays in use, however many of its size take turns; then none.
+  uint64_t longest_ns = 0, moved_ns = now_ns;
+  interval.used(256, now_ns);
+  for_ms(5'000, [&] {
+    if (now_ns - moved_ns > 900'000'000) interval.used(256, moved_ns = now_ns);
+    longest_ns = std::max(longest_ns, interval.ns());
+  });
+  CHECK(longest_ns == 128'000);
+  for_ms(1'100, [] {});
+  CHECK(interval.ns() == 500'000);
+}
+
+TEST_CASE("observe: a process's rings are not looked at more often for tiny ones that nobody uses") {
+  Watched large(1024), tiny(16);
+  alignas(8) std::byte doorbell[8] = {}, tiny_doorbell[8] = {}, cq_doorbell[8] = {};
+  std::vector<std::byte> entries(8 * 64);
+  for (size_t i = 0; i < 8; ++i) entries[i * 64 + 63] = std::byte{0xf1};
+  sigma::ProcessReader reader(static_cast<uint32_t>(getpid()), {.read_posts = true, .probes_tell = false}, nullptr);
+  const auto open = [&](Watched& watched, std::byte* at, uint32_t number) {
+    sigma::SendSpec spec = spec_of(watched.ring);
+    spec.owner = {.pid = static_cast<uint32_t>(getpid()), .context = 1, .by_file = false, .number = number};
+    spec.ring_addr = reinterpret_cast<uint64_t>(watched.ring.memory.data());
+    spec.doorbell_addr = reinterpret_cast<uint64_t>(at);
+    reader.open(spec, large.out);
+  };
+  open(large, doorbell, kQp);
+  open(tiny, tiny_doorbell, kQp + 1);
+  sigma::CqSpec cq;
+  cq.owner = {.pid = static_cast<uint32_t>(getpid()), .context = 1, .by_file = false, .number = 9};
+  cq.ring_addr = reinterpret_cast<uint64_t>(entries.data());
+  cq.doorbell_addr = reinterpret_cast<uint64_t>(cq_doorbell);
+  cq.ring = {8, 64};
+  reader.open(cq, large.out);
+  const auto post_and_look = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      large.ring.post();
+      put32(doorbell + 4, large.ring.doorbell());
+      REQUIRE(reader.look(large.out));
+    }
+  };
+  post_and_look(20);
+  CHECK(reader.interval().ns() == 500'000);
+  SECTION("until one is posted to") {
+    put32(tiny_doorbell + 4, 1);
+    post_and_look(1);
+    CHECK(reader.interval().ns() <= 100'000);
+  }
+  SECTION("until one has a completion") {
+    put32(entries.data() + 56, 0x08u << 24 | kQp);
+    entries[63] = std::byte{0};
+    post_and_look(1);
+    CHECK(reader.interval().ns() <= 100'000);
+  }
 }

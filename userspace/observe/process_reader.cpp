@@ -73,6 +73,7 @@ void ProcessReader::open(const SendSpec& spec, RecordBuffer& out) {
     }
   }
   sends_[spec.owner] = std::move(send);
+  interval_.used(spec.blocks, spec.since_ns);
   changed_ = true;
 }
 
@@ -103,6 +104,7 @@ void ProcessReader::open(const CqSpec& spec, RecordBuffer& out) {
     }
   }
   cqs_[spec.owner] = std::move(cq);
+  if (policy_.read_completions && !spec.ring.collapsed) interval_.used(spec.ring.entries, spec.since_ns);
   changed_ = true;
 }
 
@@ -312,18 +314,15 @@ void ProcessReader::rebuild() {
     const auto it = std::lower_bound(at.begin(), at.end(), std::pair(address, size_t{0}));
     return it != at.end() && it->first == address ? copy.data() + it->second : nullptr;
   };
-  uint32_t smallest = 1u << 15;
   for (auto& [owner, send] : sends_) {
     const SendSpec& spec = send.reader->spec();
     send.before = place(spec.doorbell_addr, doorbells_before_);
     send.after = place(spec.doorbell_addr, doorbells_after_);
-    if (spec.blocks != 0) smallest = std::min(smallest, spec.blocks);
   }
   for (auto& [owner, cq] : cqs_) {
     const CqSpec& spec = cq.reader->spec();
     cq.before = place(spec.doorbell_addr, doorbells_before_);
     cq.after = place(spec.doorbell_addr, doorbells_after_);
-    if (!spec.ring.collapsed) smallest = std::min(smallest, spec.ring.entries);
     cq.users = 0;
   }
   for (const auto& [owner, send] : sends_) {
@@ -331,7 +330,6 @@ void ProcessReader::rebuild() {
     of.number = send.reader->spec().send_cqn;
     if (const auto cq = cqs_.find(of); cq != cqs_.end()) ++cq->second.users;
   }
-  interval_.set_smallest_ring(smallest);
 }
 
 // BPF says that the ring is not to be read: it has ended, its last look is on its way, or it is in
@@ -566,7 +564,11 @@ bool ProcessReader::look(RecordBuffer& out) {
               cq.wanted.first, cq.wanted.count);
   }
   double fill = 0;
-  for (const auto& [owner, send] : sends_) fill = std::max(fill, send.reader->last_fill());
+  for (const auto& [owner, send] : sends_) {
+    if (send.told_look != looks_ || send.reader->last_fill() == 0) continue;
+    interval_.used(send.reader->spec().blocks, begin_ns);
+    fill = std::max(fill, send.reader->last_fill());
+  }
   if (any) {
     if (second_.size() < at) second_.resize(at);
     for (iovec& part : local_)
@@ -598,6 +600,7 @@ bool ProcessReader::look(RecordBuffer& out) {
           cq.before != nullptr ? be32_at(cq.before) & 0xffffff : 0,
           {times(cq).before_ns, std::max(read_ns, now_ns)}, out);
       cq.read_ns = begin_ns;
+      if (cq.reader->last_fill() > 0 && !spec.ring.collapsed) interval_.used(spec.ring.entries, begin_ns);
       fill = std::max(fill, cq.reader->last_fill());
     }
   }
