@@ -4,13 +4,11 @@
 or any queue: emit_job.c calls the library's function by itself. Each case is a function below, and a CTest
 test of its own; it fails by an assertion."""
 import os
-import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from late_job import LIMIT_S, Attach, Output, wait_for
+from late_job import Attach, Driven, Output, run_case, wait_for
 
 BUILD = sys.argv[1]
 PROGRAM = os.path.join(BUILD, "bin", "sigmatrace")
@@ -18,38 +16,13 @@ LIBRARY = os.path.join(BUILD, "lib", "libsigmatrace_gpu.so")
 PER_WINDOW = 200_000  # SIGMA_GPU_WINDOW_RECORDS
 
 
-class Job:
+class Job(Driven):
     def __init__(self):
-        self.popen = subprocess.Popen([os.path.join(BUILD, "tests", "emit_job")], text=True, stdin=subprocess.PIPE,
-                                      stdout=subprocess.PIPE, env={**os.environ, "LD_PRELOAD": LIBRARY})
-        self._answer()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.popen.kill()
-        self.popen.wait()
-
-    def _answer(self):
-        lines = []
-        for line in self.popen.stdout:
-            if line == "ok\n":
-                return lines
-            lines.append(line.rstrip("\n"))
-        raise AssertionError("the job ended")
-
-    def ask(self, command):
-        self.popen.stdin.write(command + "\n")
-        self.popen.stdin.flush()
-        return self._answer()
+        super().__init__([os.path.join(BUILD, "tests", "emit_job")], env={"LD_PRELOAD": LIBRARY})
+        self.answer()
 
     def tracers(self):
         return int(self.ask("tracers")[0].split()[1])
-
-    def end(self):
-        self.popen.stdin.close()
-        assert self.popen.wait(LIMIT_S) == 0
 
 
 def attach(job, *arguments, **more):
@@ -130,11 +103,5 @@ def case_rate_of_one_process(folder):
         assert rows + counters["gpu_records_over_rate"] + counters["records_dropped"] == sent, (rows, counters)
 
 
-CASES = {name.removeprefix("case_"): function for name, function in list(globals().items()) if name.startswith("case_")}
-
-if sys.argv[2] == "--list":
-    print("\n".join(CASES))
-else:
-    with tempfile.TemporaryDirectory(prefix="sigma-gpu-emit-") as directory:
-        CASES[sys.argv[2]](directory)
-    print("ok")
+if __name__ == "__main__":
+    run_case(globals())

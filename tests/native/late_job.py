@@ -24,20 +24,9 @@ def wait_for(condition, what):
         time.sleep(0.01)
 
 
-class Job:
-    """A running late_job. `sent` counts its sends, each checked by the provider's own account. `under`: the words of
-    a command that starts it; `root`: the folder that is its root then, by whose paths the others are; `before`: run in
-    its process first."""
-
-    def __init__(self, program, libibverbs, provider, under=(), root="", before=None, env=None):
-        self.progress = tempfile.NamedTemporaryFile(prefix="sigma-late-job-", dir=root or None)
-        self.progress.truncate(8)
-        os.chmod(self.progress.name, 0o666)  # the job may be another user's
-        self.popen = subprocess.Popen([*under, program, libibverbs, provider, self.progress.name[len(root):]], text=True,
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=before,
-                                      env={**os.environ, **(env or {})})
-        self.sent = 0
-        self._answer()
+class Process:
+    """`popen`, killed where the test fails."""
+    popen = None
 
     @property
     def pid(self):
@@ -50,9 +39,20 @@ class Job:
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.wait()
-        self.progress.close()
 
-    def _answer(self):
+
+class Driven(Process):
+    """A program that a test tells what to do by lines, and that ends with its input."""
+
+    def __init__(self, command, before=None, env=None):
+        self.popen = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=before,
+                                      env={**os.environ, **(env or {})})
+
+    def line(self):
+        return self.popen.stdout.readline().rstrip("\n")
+
+    def answer(self):
+        """The lines before "ok"."""
         lines = []
         for line in self.popen.stdout:
             if line == "ok\n":
@@ -60,10 +60,37 @@ class Job:
             lines.append(line.rstrip("\n"))
         raise AssertionError("the job ended")
 
-    def ask(self, command):
+    def tell(self, command):
         self.popen.stdin.write(command + "\n")
         self.popen.stdin.flush()
-        return self._answer()
+
+    def ask(self, command):
+        self.tell(command)
+        return self.answer()
+
+    def end(self):
+        """What it says last, or an empty line."""
+        self.popen.stdin.close()
+        assert self.popen.wait(LIMIT_S) == 0, "the job failed"
+        return self.line()
+
+
+class Job(Driven):
+    """A running late_job. `sent` counts its sends, each checked by the provider's own account. `under`: the words of
+    a command that starts it; `root`: the folder that is its root then, by whose paths the others are; `before`: run in
+    its process first."""
+
+    def __init__(self, program, libibverbs, provider, under=(), root="", before=None, env=None):
+        self.progress = tempfile.NamedTemporaryFile(prefix="sigma-late-job-", dir=root or None)
+        self.progress.truncate(8)
+        os.chmod(self.progress.name, 0o666)  # the job may be another user's
+        super().__init__([*under, program, libibverbs, provider, self.progress.name[len(root):]], before, env)
+        self.sent = 0
+        self.answer()
+
+    def __exit__(self, *what):
+        super().__exit__(*what)
+        self.progress.close()
 
     def load(self):
         self.ask("load")
@@ -107,12 +134,8 @@ class Job:
         with open(self.progress.name, "rb") as file:
             return int.from_bytes(file.read(8), "little")
 
-    def end(self):
-        self.popen.stdin.close()
-        assert self.popen.wait(LIMIT_S) == 0, "the job failed"
 
-
-class Attach:
+class Attach(Process):
     """`sigmatrace attach ARGUMENTS`, running."""
 
     def __init__(self, program, *arguments, env=None, before=None):
@@ -128,14 +151,6 @@ class Attach:
         for line in self.popen.stderr:
             self.text += line
             self.lines.put(line)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.popen.poll() is None:
-            self.popen.kill()
-        self.popen.wait()
 
     def says(self, pattern):
         """Waits for a line; returns it."""

@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from late_job import LIMIT_S, Job, Output, wait_for
+from late_job import LIMIT_S, Job, Output, run_case, wait_for
 
 BUILD = sys.argv[1]
 PROGRAM = os.path.join(BUILD, "bin", "sigmatrace")
@@ -157,11 +156,5 @@ def case_goes_on_without_a_tracer(folder):
         wait_for(lambda: os.path.exists(done) and os.path.getsize(done) == 5, "the command's own end")
 
 
-CASES = {name.removeprefix("case_"): function for name, function in list(globals().items()) if name.startswith("case_")}
-
-if sys.argv[2] == "--list":
-    print("\n".join(CASES))
-else:
-    with tempfile.TemporaryDirectory(prefix="sigma-run-") as directory:
-        CASES[sys.argv[2]](directory)
-    print("ok")
+if __name__ == "__main__":
+    run_case(globals())

@@ -9,11 +9,10 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from late_job import LIMIT_S, Attach, Job
+from late_job import LIMIT_S, Attach, Job, run_case
 
 BUILD = sys.argv[1]
 PROGRAM = os.path.join(BUILD, "bin", "sigmatrace")
@@ -222,11 +221,5 @@ def case_port_counters(folder):
     assert (moved["port"], moved["counter"], moved["increase"]) == ("mlx5_7/1", "out_of_sequence", 42), moved
 
 
-CASES = {name[len("case_"):]: value for name, value in list(globals().items()) if name.startswith("case_")}
-
 if __name__ == "__main__":
-    if sys.argv[2] == "--list":
-        print("\n".join(CASES))
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            CASES[sys.argv[2]](scratch)
+    run_case(globals())

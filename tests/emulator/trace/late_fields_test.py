@@ -6,7 +6,6 @@ is wrong (late_fields.cpp). The truth is what the device was told at each queue'
     late_fields_test.py --list
     late_fields_test.py NAME --late-fields FILE --workloads DIR       (the library by SIGMA_CONNECTX_LIBRARY)
 """
-import argparse
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE), HERE]
 import connectx_tree  # noqa: E402
+import named_tests  # noqa: E402
 import oracle  # noqa: E402
 from traced_run import EMULATOR, LIMIT_S, Failed, Rendezvous  # noqa: E402
 
@@ -68,15 +68,7 @@ def execute(name, arguments, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="?", choices=list(TESTS))
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--late-fields", metavar="FILE")
-    parser.add_argument("--workloads", default=".")
-    arguments = parser.parse_args()
-    if arguments.list:
-        print("\n".join(TESTS))
-        return
+    arguments = named_tests.parse(__doc__, TESTS, late_fields="late_fields", workloads=".")
     with tempfile.TemporaryDirectory(prefix="sigma-fields-") as folder:
         try:
             execute(arguments.name, arguments, folder)

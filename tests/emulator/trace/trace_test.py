@@ -3,17 +3,18 @@
 """What sigmatrace says of real applications on emulated devices, against what the devices did.
 
     trace_test.py --list
-    trace_test.py NAME --sigmatrace FILE --workloads DIR       (the library by SIGMA_CONNECTX_LIBRARY)
+    trace_test.py NAME --sigmatrace FILE --workloads DIR [--keep DIR]       (the library by SIGMA_CONNECTX_LIBRARY)
 
 Each test is a row of TESTS: how to run, and what must hold (trace_judges.py) beyond trace = oracle (compare.py).
+--keep leaves the run and its trace there.
 """
-import argparse
 import collections
 import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
+import named_tests  # noqa: E402
 from compare import Comparison  # noqa: E402
 from trace_judges import (  # noqa: E402
     all_placed, churned, comparison_can_fail, completions_unplaced, errors, flat,
@@ -313,22 +314,12 @@ def execute(name, arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="?", choices=list(TESTS))
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--sigmatrace", default="sigmatrace")
-    parser.add_argument("--workloads", default=".")
-    parser.add_argument("--keep", metavar="DIR", help="leave the run and its trace here")
-    arguments = parser.parse_args()
-    if arguments.list:
-        print("\n".join(name for name, test in TESTS.items() if not test.in_guest))
-    elif arguments.name:
-        try:
-            execute(arguments.name, arguments)
-        except Failed as failure:
-            sys.exit(f"FAILED: {arguments.name}: {failure}")
-    else:
-        parser.error("no test named")
+    listed = [name for name, test in TESTS.items() if not test.in_guest]
+    arguments = named_tests.parse(__doc__, TESTS, listed, sigmatrace="sigmatrace", workloads=".", keep=None)
+    try:
+        execute(arguments.name, arguments)
+    except Failed as failure:
+        sys.exit(f"FAILED: {arguments.name}: {failure}")
 
 
 if __name__ == "__main__":

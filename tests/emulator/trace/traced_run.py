@@ -178,6 +178,18 @@ def renamed(program, directory):
     return path, name
 
 
+def ended(tracer, run_directory, output_path, status):
+    """The Trace of a workload that has ended with this status."""
+    with open(output_path, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    if status != 0:
+        raise Failed(f"the workload's status is {status}:\n" + "\n".join(text.splitlines()[-SHOWN_LINES:]))
+    tracer.wait_ended()
+    with open(tracer.csv + ".meta.json", encoding="utf-8") as file:
+        meta = json.load(file)
+    return Trace(run_directory, read_rows(tracer.csv), meta, text, tracer.said.decode())
+
+
 def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, workloads=".", clock_error_ns=0, watch=None,
                by_name=False):
     """The workload's Trace. Fails when workload or tracer does. `keep`: a directory that outlives this.
@@ -217,14 +229,7 @@ def run_traced(sigmatrace, run_options, command, trace_options=(), keep=None, wo
         if waiting:
             waiting.stdin.close()
             waiting.wait()
-        with open(output_path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-        if status != 0:
-            raise Failed(f"the workload's status is {status}:\n" + "\n".join(text.splitlines()[-SHOWN_LINES:]))
-        tracer.wait_ended()
-        with open(tracer.csv + ".meta.json", encoding="utf-8") as file:
-            meta = json.load(file)
-        trace = Trace(run_directory, read_rows(tracer.csv), meta, text, tracer.said.decode())
+        trace = ended(tracer, run_directory, output_path, status)
         trace.watched = watched
         return trace
     finally:
@@ -373,14 +378,7 @@ def run_late(sigmatrace, run_options, command, trace_options=(), sends=None, kee
         since_ns = time.monotonic_ns()
         meeting.resume(pids)
         status = launcher.wait(LIMIT_S + 60)
-        with open(output_path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-        if status != 0:
-            raise Failed(f"the workload's status is {status}:\n" + "\n".join(text.splitlines()[-SHOWN_LINES:]))
-        tracer.wait_ended()
-        with open(tracer.csv + ".meta.json", encoding="utf-8") as file:
-            meta = json.load(file)
-        trace = Trace(run_directory, read_rows(tracer.csv), meta, text, tracer.said.decode())
+        trace = ended(tracer, run_directory, output_path, status)
         trace.since_ns = since_ns
         return trace
     finally:
