@@ -21,6 +21,7 @@
 #include "attach/links.h"
 #include "attach/probe_table.h"
 #include "measure.h"
+#include "tests/temporary_folder.h"
 
 using namespace sigma;
 
@@ -30,26 +31,6 @@ namespace {
   fprintf(stderr, "bench attach: %s\n", what.c_str());
   exit(1);
 }
-
-// Removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "sigma-bench-XXXXXX").string();
-    if (!mkdtemp(name.data())) fail("mkdtemp failed");
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 LibraryPlan plan_of(const std::filesystem::path& file, size_t wanted) {
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -189,7 +170,7 @@ void measure_crowd(const Features& features, const std::vector<LibraryPlan>& pla
 }  // namespace
 
 int main() {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   std::vector<LibraryPlan> plans;
   std::set<std::string> programs;
   size_t probes = 0;

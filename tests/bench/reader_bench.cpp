@@ -27,6 +27,7 @@
 #include "measure.h"
 #include "output/csv.h"
 #include "session/session.h"
+#include "tests/temporary_folder.h"
 
 using namespace sigma;
 
@@ -171,7 +172,8 @@ int main() {
   const double operations = static_cast<double>(counted.operations) / flat.cpu_seconds / 1e6;
   bench::row("reader.operations_flat", operations, "M operations/s of a core", -1, true);
 
-  const std::string path = "/tmp/sigma-bench-reader-" + std::to_string(getpid()) + ".csv";
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "ops.csv";
   auto flat_csv = csv_into(path.c_str());
   const Outcome csv = run(*flat_csv, 0, 3);
   flat_csv->finish();
@@ -187,6 +189,5 @@ int main() {
   const bool starved = paced.dropped > 0 && paced.longest_wait > 0.025;
   bench::row("reader.csv_paced_drops", static_cast<double>(paced.dropped), "dropped at 1 M records/s", 0,
              paced.dropped == 0, starved ? "other processes kept the reader from its core" : "");
-  unlink(path.c_str());
   return 0;
 }

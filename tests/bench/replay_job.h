@@ -4,37 +4,21 @@
 #pragma once
 
 #include <infiniband/verbs.h>
-#include <stdlib.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <span>
 #include <stdexcept>
 #include <string>
 
 #include "bpf/records.h"
+#include "tests/temporary_folder.h"
 #include "trace/trace_writer.h"
 
 namespace bench {
 
 using namespace sigma;
 
-class ReplayJob {
- public:
-  ReplayJob() {
-    std::string name = (std::filesystem::temp_directory_path() / "sigma-bench-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
-    folder_ = name;
-  }
-  ~ReplayJob() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  ReplayJob(const ReplayJob&) = delete;
-  ReplayJob& operator=(const ReplayJob&) = delete;
-
-  std::string operator/(const std::string& name) const { return (folder_ / name).string(); }
-
+struct ReplayJob : test::TemporaryFolder {
   // Returns the seconds that TraceWriter took, its caller's part included.
   double write(const std::string& path, uint64_t operations) const {
     constexpr uint32_t kQueues = 16;
@@ -116,9 +100,6 @@ class ReplayJob {
       throw std::runtime_error(finished.error().what);
     return seconds;
   }
-
- private:
-  std::filesystem::path folder_;
 };
 
 // Anonymous memory of this process, in bytes.

@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 
 #include "catch.h"
@@ -36,7 +37,7 @@ Posted parse_posted(const std::string& line, const char* word, uint64_t salt) {
 
 }  // namespace
 
-LateJob::ProgressFile::ProgressFile() : path("/tmp/sigma-late-job-XXXXXX") {
+LateJob::ProgressFile::ProgressFile() : path(std::filesystem::temp_directory_path() / "sigma-late-job-XXXXXX") {
   const int fd = ::mkstemp(path.data());
   if (fd < 0 || ::ftruncate(fd, sizeof(uint64_t)) != 0) throw std::runtime_error("mkstemp");
   ::close(fd);

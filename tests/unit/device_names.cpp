@@ -3,11 +3,11 @@
 #include <stdlib.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "attach/rdma_sysfs.h"
 #include "catch.h"
+#include "temporary_folder.h"
 
 using namespace sigma;
 
@@ -15,36 +15,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Sysfs {
+class Sysfs : test::TemporaryFolder {
  public:
-  Sysfs() {
-    char name[] = "/tmp/sigma-sysfs-XXXXXX";
-    root_ = mkdtemp(name);
-    setenv("SIGMATRACE_SYSFS", root_.c_str(), 1);
-  }
-  ~Sysfs() {
-    unsetenv("SIGMATRACE_SYSFS");
-    fs::remove_all(root_);
-  }
+  Sysfs() { setenv("SIGMATRACE_SYSFS", path().c_str(), 1); }
+  ~Sysfs() { unsetenv("SIGMATRACE_SYSFS"); }
   // A device and its node with the number 231:`minor`. Nothing is removed before: another inode.
   void add(const std::string& device, const std::string& node, int minor) {
-    fs::create_directories(root_ / "class/infiniband" / device);
-    const fs::path at = root_ / "class/infiniband_verbs" / node;
-    if (fs::exists(at)) fs::rename(at, root_ / ("old" + std::to_string(olds_++)));
-    fs::create_directories(at);
-    std::ofstream(at / "dev") << "231:" << minor << "\n";
+    fs::create_directories(path() / "class/infiniband" / device);
+    if (fs::exists(path() / at(node))) move_away(node);
+    write(at(node) + "/dev", "231:" + std::to_string(minor) + "\n");
     name(node, device + "\n");
   }
-  void name(const std::string& node, const std::string& text) {
-    std::ofstream(root_ / "class/infiniband_verbs" / node / "ibdev") << text;
-  }
+  void name(const std::string& node, const std::string& text) { write(at(node) + "/ibdev", text); }
   void remove(const std::string& device, const std::string& node) {
-    fs::remove_all(root_ / "class/infiniband" / device);
-    fs::rename(root_ / "class/infiniband_verbs" / node, root_ / ("old" + std::to_string(olds_++)));
+    fs::remove_all(path() / "class/infiniband" / device);
+    move_away(node);
   }
 
  private:
-  fs::path root_;
+  static std::string at(const std::string& node) { return "class/infiniband_verbs/" + node; }
+  void move_away(const std::string& node) { fs::rename(path() / at(node), path() / ("old" + std::to_string(olds_++))); }
+
   int olds_ = 0;
 };
 

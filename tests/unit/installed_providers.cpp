@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "catch.h"
+#include "temporary_folder.h"
 
 using namespace sigma;
 namespace fs = std::filesystem;
@@ -16,30 +16,21 @@ namespace fs = std::filesystem;
 namespace {
 
 // A root directory of its own, with empty files in the place of libraries.
-struct Root {
-  Root() : path(fs::temp_directory_path() / fmt::format("sigma-root-{}", ::getpid())) {
-    fs::remove_all(path);
-  }
-  ~Root() { fs::remove_all(path); }
-
-  void file(const std::string& name, const std::string& text = "") {
-    fs::create_directories((path / name).parent_path());
-    std::ofstream(path / name) << text;
-  }
+struct Root : test::TemporaryFolder {
+  void file(const std::string& name, const std::string& text = "") { write(name, text); }
   void link(const std::string& name, const std::string& target) {
-    fs::create_directories((path / name).parent_path());
-    fs::create_symlink(target, path / name);
+    fs::create_directories((path() / name).parent_path());
+    fs::create_symlink(target, path() / name);
   }
   std::vector<std::string> found() const {
     std::vector<std::string> names;
-    for (const std::string& name : installed_providers(path.string())) {
-      REQUIRE(name.starts_with(path.string() + "/"));
-      names.push_back(name.substr(path.string().size()));
+    for (const std::string& name : installed_providers(string())) {
+      REQUIRE(name.starts_with(string() + "/"));
+      names.push_back(name.substr(string().size()));
     }
     std::sort(names.begin(), names.end());
     return names;
   }
-  fs::path path;
 };
 
 using Names = std::vector<std::string>;

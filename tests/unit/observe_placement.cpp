@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Where the thread that reads queues runs: what sysfs and /proc say, and what is decided by it.
 #include <sched.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -9,7 +8,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 
@@ -18,6 +16,7 @@
 #include "observe/cache_domains.h"
 #include "observe/placement.h"
 #include "observe/thread_times.h"
+#include "temporary_folder.h"
 
 using namespace sigma;
 
@@ -26,19 +25,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // devices/system/cpu, as drivers/base/cacheinfo.c makes it.
-class Sysfs {
+class Sysfs : test::TemporaryFolder {
  public:
-  Sysfs() {
-    char name[] = "/tmp/sigma-cpus-XXXXXX";
-    root_ = mkdtemp(name);
-  }
-  ~Sysfs() { fs::remove_all(root_); }
-  std::string root() const { return root_; }
-  void write(const std::string& file, const std::string& text) {
-    const fs::path path = root_ / "devices/system/cpu" / file;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-  }
+  std::string root() const { return string(); }
+  void write(const std::string& file, const std::string& text) { TemporaryFolder::write("devices/system/cpu/" + file, text); }
   // With a first level of its own and the others as told.
   void add(int cpu, const std::string& siblings, const std::string& level2, const std::string& level3) {
     const std::string at = "cpu" + std::to_string(cpu);
@@ -51,9 +41,6 @@ class Sysfs {
       write(cache + "/shared_cpu_list", lists[index] + "\n");
     }
   }
-
- private:
-  fs::path root_;
 };
 
 // Two caches of four CPUs, which are two cores each.
@@ -74,6 +61,12 @@ const Cpus kAll = {0, 1, 2, 3, 4, 5, 6, 7}, kFirst = {0, 1, 2, 3}, kSecond = {4,
 
 PlacementRound round_of(double first, double second) {
   return {.weights = {first, second}, .allowed = kAll, .busy = {}, .active = true};
+}
+
+// What is decided when it has been so two times.
+Cpus settled(PlacementChoice& choice, const PlacementRound& round) {
+  choice.next(round);
+  return choice.next(round);
 }
 
 }  // namespace
@@ -231,10 +224,7 @@ TEST_CASE("placement: the reader takes no CPU that traced threads keep busy") {
   const CacheDomains domains = two_domains();
   PlacementChoice choice(domains);
   PlacementRound round = round_of(10, 1);
-  const auto settle = [&] {
-    choice.next(round);
-    return choice.next(round);
-  };
+  const auto settle = [&] { return settled(choice, round); };
   SECTION("nor their core's other half, while there is another") {
     round.busy = {1};
     CHECK(settle() == Cpus{2, 3});
@@ -264,10 +254,7 @@ TEST_CASE("placement: the reader keeps to the CPUs that the tracer may use") {
   const CacheDomains domains = two_domains();
   PlacementChoice choice(domains);
   PlacementRound round = round_of(10, 1);
-  const auto settle = [&] {
-    choice.next(round);
-    return choice.next(round);
-  };
+  const auto settle = [&] { return settled(choice, round); };
   round.allowed = {3, 4, 5};
   CHECK(settle() == Cpus{3});
   round.allowed = {2, 3, 4};
@@ -287,14 +274,12 @@ TEST_CASE("placement: the reader is set free when nothing is read for some secon
   round.active = false;
   for (int i = 0; i < 3; ++i) CHECK(choice.next(round) == kNone);  // not worth it
   round.active = true;
-  choice.next(round);
-  CHECK(choice.next(round) == kFirst);
+  CHECK(settled(choice, round) == kFirst);
   round.active = false;
   for (int i = 0; i < 4; ++i) CHECK(choice.next(round) == kFirst);
   CHECK(choice.next(round) == kNone);
   round.active = true;
-  choice.next(round);
-  CHECK(choice.next(round) == kFirst);
+  CHECK(settled(choice, round) == kFirst);
 }
 
 // With this process's threads and CPUs: the caches are as told.

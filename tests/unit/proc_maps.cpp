@@ -11,10 +11,10 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "base/fd.h"
 #include "catch.h"
+#include "temporary_folder.h"
 
 using namespace sigma;
 
@@ -77,12 +77,8 @@ const char* const kRejected[] = {
 };
 
 struct TemporaryFile {
-  explicit TemporaryFile(const std::string& name)
-      : path(fmt::format("{}/sigma-maps-{}-{}", std::filesystem::temp_directory_path().string(),
-                         ::getpid(), name)) {
-    std::ofstream(path) << std::string(8192, 'x');
-  }
-  ~TemporaryFile() { ::unlink(path.c_str()); }
+  explicit TemporaryFile(const std::string& name) : path(folder / name) { folder.write(name, std::string(8192, 'x')); }
+  test::TemporaryFolder folder;
   std::string path;
 };
 

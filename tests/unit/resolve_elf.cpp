@@ -15,6 +15,7 @@
 #include "resolve/debug_file.h"
 #include "resolve/xz.h"
 #include "resolve_support.h"
+#include "temporary_folder.h"
 
 using namespace sigma;
 
@@ -171,9 +172,8 @@ TEST_CASE("an arm64 file parses") {
 }
 
 TEST_CASE("debug files: by build-id, by debug link with its checksum, and never of another build") {
-  char directory[] = "/tmp/sigmatrace-debug-XXXXXX";
-  REQUIRE(mkdtemp(directory));
-  std::string root = directory;
+  const test::TemporaryFolder folder;
+  const std::string root = folder.string();
   auto elf = open_elf(fixture("gcc_o2.so"));
   uint64_t post_send = nm(fixture("gcc_o2.full.so")).at("fake_post_send");
   std::string id(elf.build_id());
@@ -211,13 +211,11 @@ TEST_CASE("debug files: by build-id, by debug link with its checksum, and never 
   names = load_symbol_names(linked, root);
   CHECK(!names.complete());
   CHECK_THAT(names.note(), ContainsSubstring("another build"));
-  output_of("rm -r " + root);
 }
 
 TEST_CASE("the packed symbols within a library name its functions") {
-  char directory[] = "/tmp/sigmatrace-xz-XXXXXX";
-  REQUIRE(mkdtemp(directory));
-  const std::string root = directory, names_file = root + "/names", library = root + "/f.so";
+  const test::TemporaryFolder folder;
+  const std::string root = folder.string(), names_file = root + "/names", library = root + "/f.so";
   const auto pack = [&](const std::string& of) {
     // As find-debuginfo does it: no sections of debugging information, then xz.
     output_of("objcopy --strip-debug " + of + " " + names_file + " && rm -f " + names_file +
@@ -245,13 +243,11 @@ TEST_CASE("the packed symbols within a library name its functions") {
   const auto damaged = load_symbol_names(open_elf(library), root);
   CHECK(!damaged.complete());
   CHECK_THAT(damaged.note(), ContainsSubstring("damaged"));
-  output_of("rm -r " + root);
 }
 
 TEST_CASE("unpacking stops at its limit and at damage") {
-  char directory[] = "/tmp/sigmatrace-xz-XXXXXX";
-  REQUIRE(mkdtemp(directory));
-  const std::string file = std::string(directory) + "/zeros";
+  const test::TemporaryFolder folder;
+  const std::string file = folder / "zeros";
   output_of("head -c 40000 /dev/zero > " + file + " && xz " + file);
   const auto packed = bytes_of(file + ".xz");
   const auto whole = unxz(packed, 40'000);
@@ -265,7 +261,6 @@ TEST_CASE("unpacking stops at its limit and at damage") {
     bent[at] ^= std::byte{0x10};
     CHECK(!unxz(bent, 50'000).ok());
   }
-  output_of("rm -r " + std::string(directory));
 }
 
 TEST_CASE("the content key: published vector of SipHash-2-4, and forged build-ids") {
