@@ -195,6 +195,14 @@ struct ClockRig : Rig {
     send(cqe, SIGMA_RING_COMPLETION, kPid);
     return operations.back();
   }
+  // That the time is the stamp's.
+  void check_stamp(const Operation& operation) const {
+    CHECK(operation.complete_source == CompleteSource::nic);
+    REQUIRE(operation.complete_error_ns.has_value());
+    const int64_t off = static_cast<int64_t>(*operation.complete_ns - completed_ns);
+    CHECK(std::abs(off) <= static_cast<int64_t>(*operation.complete_error_ns));
+    CHECK(*operation.complete_error_ns < 1000);
+  }
   uint64_t completed_ns = 0;
 };
 
@@ -203,11 +211,7 @@ struct ClockRig : Rig {
 TEST_CASE("a completion's stamp is its time, with its error and source") {
   ClockRig rig;
   const auto& operation = rig.complete();
-  CHECK(operation.complete_source == CompleteSource::nic);
-  REQUIRE(operation.complete_error_ns.has_value());
-  const int64_t off = static_cast<int64_t>(*operation.complete_ns - rig.completed_ns);
-  CHECK(std::abs(off) <= static_cast<int64_t>(*operation.complete_error_ns));
-  CHECK(*operation.complete_error_ns < 1000);
+  rig.check_stamp(operation);
   CHECK(operation.latency_ns == *operation.complete_ns - *operation.time_ns);
   CHECK(rig.finish().nic_stamps_used == 1);
 }
@@ -232,11 +236,7 @@ TEST_CASE("stamps of a real-time CQ are told apart") {
 TEST_CASE("a completion that was read from a ring has its stamp's time as well") {
   ClockRig rig;
   const auto& operation = rig.complete_in_ring();
-  CHECK(operation.complete_source == CompleteSource::nic);
-  REQUIRE(operation.complete_error_ns.has_value());
-  const int64_t off = static_cast<int64_t>(*operation.complete_ns - rig.completed_ns);
-  CHECK(std::abs(off) <= static_cast<int64_t>(*operation.complete_error_ns));
-  CHECK(*operation.complete_error_ns < 1000);
+  rig.check_stamp(operation);
   CHECK(rig.finish().nic_stamps_used == 1);
 }
 

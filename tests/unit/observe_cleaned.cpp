@@ -7,17 +7,18 @@
 #include <random>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "catch.h"
 #include "cqe_writer.h"
 #include "observe/cq_reader.h"
+#include "observe_rig.h"
 
 namespace {
 
 using sigma::CqeBytes;
 using sigma::CqeFields;
-using sigma::LookTimes;
 using sigma::RecordBuffer;
 using sigma::RingBytes;
 
@@ -143,15 +144,7 @@ struct Model {
   }
   void look() {
     now += 1000;
-    const LookTimes times{now - 1000, now};
-    const auto wanted = reader->wanted(false);
-    const auto bytes = ring.copy(wanted.first, wanted.count);
-    const RingBytes copy{std::span<const std::byte>(bytes)};
-    const auto consumer = static_cast<uint32_t>(ring.consumed());
-    if (reader->has_news(wanted, copy))
-      reader->on_copies(wanted, copy, copy, consumer, times, out);
-    else
-      reader->on_nothing(consumer);
+    observe_rig::look_at(*reader, ring, static_cast<uint32_t>(ring.consumed()), {now - 1000, now}, out);
   }
   // As the command begins, by BPF.
   void last_look() {
@@ -174,19 +167,14 @@ struct Model {
   }
 
   void hear() {
-    std::vector<RecordBuffer::Run> runs;
-    out.take(runs);
-    for (const auto& run : runs)
-      RecordBuffer::for_each(run.bytes, [&](std::span<const std::byte> record) {
-        const auto type = reinterpret_cast<const sigma_header*>(record.data())->type;
-        if (type == SIGMA_RING_GAP) missed += reinterpret_cast<const sigma_ring_gap*>(record.data())->count;
-        if (type != SIGMA_RING_COMPLETION) return;
-        const auto& cqe = *reinterpret_cast<const sigma_ring_completion*>(record.data());
-        const Told completion{cqe.number, cqe.raw_opcode, cqe.wqe_counter, cqe.nic_stamp};
-        CHECK(truth.contains(completion));
-        CHECK(told.insert(completion).second);
-        ++count;
-      });
+    heard.take(out);
+    for (const sigma_ring_completion& cqe : std::exchange(heard.completions, {})) {
+      const Told completion{cqe.number, cqe.raw_opcode, cqe.wqe_counter, cqe.nic_stamp};
+      CHECK(truth.contains(completion));
+      CHECK(told.insert(completion).second);
+      ++count;
+    }
+    missed = heard.missed;
   }
 
   std::mt19937 random;
@@ -195,6 +183,7 @@ struct Model {
   std::map<uint32_t, uint16_t> sends, flushed;
   std::unique_ptr<sigma::CqReader> reader;
   RecordBuffer out;
+  observe_rig::Heard heard;
   std::set<Told> truth, told;
   uint64_t count = 0, missed = 0, stamp = 100, now = 1'000'000;
   uint32_t next_number = 0x80;

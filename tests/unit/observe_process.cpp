@@ -12,35 +12,54 @@
 
 using namespace observe_rig;
 
-TEST_CASE("observe: a destroy command that fails brings its ring back, one that does not ends it") {
-  Watched watched(64);
-  alignas(8) std::byte doorbell[8] = {};
-  std::vector<sigma_ring_slot> slots(8);
-  slots[5].kind = SIGMA_RING_SEND;
-  sigma::ProcessReader reader(static_cast<uint32_t>(getpid()), {.read_posts = true, .probes_tell = false}, slots.data());
-  sigma::SendSpec spec = spec_of(watched.ring);
-  spec.owner.pid = static_cast<uint32_t>(getpid());
-  spec.ring_addr = reinterpret_cast<uint64_t>(watched.ring.memory.data());
-  spec.doorbell_addr = reinterpret_cast<uint64_t>(doorbell);
-  spec.slot = 5;
-  reader.open(spec, watched.out);
-  const auto post_and_look = [&] {
-    watched.ring.post();
-    put32(doorbell + 4, watched.ring.doorbell());
-    for (int i = 0; i < 50; ++i) REQUIRE(reader.look(watched.out));  // one that was held up certifies nothing
-    watched.heard.take(watched.out);
-  };
-  post_and_look();
-  const auto ends = [&](uint8_t reason) {  // as BPF says it, with nothing new
+namespace {
+
+// A send ring of this process itself, which a ProcessReader finds at its addresses.
+struct OwnRing : Watched {
+  OwnRing() : Watched(64), slots(8), spec(spec_of(ring)) {
+    slots[5].kind = SIGMA_RING_SEND;
+    spec.owner.pid = pid;
+    spec.ring_addr = reinterpret_cast<uint64_t>(ring.memory.data());
+    spec.doorbell_addr = reinterpret_cast<uint64_t>(doorbell);
+    spec.slot = 5;
+  }
+  void post() {
+    ring.post();
+    put32(doorbell + 4, ring.doorbell());
+  }
+  // As BPF says that it ends, with nothing new.
+  sigma_ring_drain drained(uint8_t reason) {
     slots[5].dead = reason;
     ++slots[5].looks;
     sigma_ring_drain drain{};
     drain.slot = 5;
-    drain.posted = watched.ring.posted;
+    drain.posted = ring.posted;
     drain.reason = reason;
     drain.kind = SIGMA_RING_SEND;
     drain.last = drain.counted = 1;
-    reader.on_drain(drain, {}, watched.out);
+    return drain;
+  }
+
+  const uint32_t pid = static_cast<uint32_t>(getpid());
+  alignas(8) std::byte doorbell[8] = {};
+  std::vector<sigma_ring_slot> slots;
+  sigma::SendSpec spec;
+};
+
+}  // namespace
+
+TEST_CASE("observe: a destroy command that fails brings its ring back, one that does not ends it") {
+  OwnRing watched;
+  sigma::ProcessReader reader(watched.pid, {.read_posts = true, .probes_tell = false}, watched.slots.data());
+  reader.open(watched.spec, watched.out);
+  const auto post_and_look = [&] {
+    watched.post();
+    for (int i = 0; i < 50; ++i) REQUIRE(reader.look(watched.out));  // one that was held up certifies nothing
+    watched.heard.take(watched.out);
+  };
+  post_and_look();
+  const auto ends = [&](uint8_t reason) {
+    reader.on_drain(watched.drained(reason), {}, watched.out);
     watched.heard.take(watched.out);
     CHECK(watched.heard.states.back().event == SIGMA_RING_END);
   };
@@ -48,13 +67,13 @@ TEST_CASE("observe: a destroy command that fails brings its ring back, one that 
   ends(reason);
   post_and_look();
   CHECK(watched.heard.seen == 1);  // not before it is known
-  slots[5].dead = 0;
-  reader.resume_send(spec.owner, 1000, watched.out);
+  watched.slots[5].dead = 0;
+  reader.resume_send(watched.spec.owner, 1000, watched.out);
   post_and_look();
   CHECK(watched.heard.seen == 3);
   ends(reason);
-  reader.close_send(spec.owner, 2000, watched.out);
-  reader.resume_send(spec.owner, 3000, watched.out);  // of nothing
+  reader.close_send(watched.spec.owner, 2000, watched.out);
+  reader.resume_send(watched.spec.owner, 3000, watched.out);  // of nothing
   post_and_look();
   CHECK(watched.heard.seen == 3);
   CHECK(watched.heard.missed == 0);
@@ -62,18 +81,12 @@ TEST_CASE("observe: a destroy command that fails brings its ring back, one that 
 }
 
 TEST_CASE("observe: what a process's threads have written counts as read once, however often it is looked at") {
-  Watched watched(64);
-  alignas(8) std::byte doorbell[8] = {};
-  sigma::ProcessReader reader(static_cast<uint32_t>(getpid()), {.read_posts = true, .probes_tell = false}, nullptr);
-  sigma::SendSpec spec = spec_of(watched.ring);
-  spec.owner.pid = static_cast<uint32_t>(getpid());
-  spec.ring_addr = reinterpret_cast<uint64_t>(watched.ring.memory.data());
-  spec.doorbell_addr = reinterpret_cast<uint64_t>(doorbell);
-  reader.open(spec, watched.out);
+  OwnRing watched;
+  sigma::ProcessReader reader(watched.pid, {.read_posts = true, .probes_tell = false}, watched.slots.data());
+  reader.open(watched.spec, watched.out);
   for (int i = 0; i < 50; ++i) REQUIRE(reader.look(watched.out));
   CHECK(reader.fresh_bytes() == 0);
-  watched.ring.post();
-  put32(doorbell + 4, watched.ring.doorbell());
+  watched.post();
   for (int i = 0; i < 50; ++i) REQUIRE(reader.look(watched.out));  // after one that was held up it is read again
   const uint64_t bytes = reader.fresh_bytes();
   CHECK(bytes >= 64 + 64);  // the block and the doorbell's line
@@ -94,19 +107,13 @@ TEST_CASE("observe: a round of 65,536 before a ring's end is thought possible by
   // False: this process was held up, so that a round was possible between two looks already.
   const auto run = [](const Case& one) {
     CAPTURE(one.completions, one.consumed, one.ms);
-    Watched watched(64);
-    alignas(8) std::byte doorbell[8] = {}, cq_doorbell[8] = {};
+    OwnRing watched;
+    alignas(8) std::byte cq_doorbell[8] = {};
     std::vector<std::byte> entries(64 * 64);
     for (size_t i = 0; i < 64; ++i) entries[i * 64 + 63] = std::byte{0xf1};
-    std::vector<sigma_ring_slot> slots(8);
-    slots[5].kind = SIGMA_RING_SEND;
-    sigma::ProcessReader reader(static_cast<uint32_t>(getpid()),
-                                {.read_posts = true, .probes_tell = false, .read_completions = true}, slots.data());
-    sigma::SendSpec spec = spec_of(watched.ring);
-    spec.owner.pid = static_cast<uint32_t>(getpid());
-    spec.ring_addr = reinterpret_cast<uint64_t>(watched.ring.memory.data());
-    spec.doorbell_addr = reinterpret_cast<uint64_t>(doorbell);
-    spec.slot = 5;
+    sigma::ProcessReader reader(watched.pid, {.read_posts = true, .probes_tell = false, .read_completions = true},
+                                watched.slots.data());
+    sigma::SendSpec& spec = watched.spec;
     spec.send_cqn = 9;
     spec.since_ns = sigma::monotonic_now_ns();
     if (one.completions) {
@@ -121,8 +128,7 @@ TEST_CASE("observe: a round of 65,536 before a ring's end is thought possible by
     }
     reader.open(spec, watched.out);
     // One request, completed and polled: that its owner keeps an index is to be seen.
-    watched.ring.post();
-    put32(doorbell + 4, watched.ring.doorbell());
+    watched.post();
     put32(entries.data() + 56, 0x08u << 24 | kQp);
     entries[63] = std::byte{0};
     put32(cq_doorbell, 1);
@@ -138,16 +144,9 @@ TEST_CASE("observe: a round of 65,536 before a ring's end is thought possible by
     const uint64_t after_ns = sigma::monotonic_now_ns();
     if (std::max(longest_ns, after_ns - before_ns) > 1'000'000) return false;
     const uint64_t since_ns = one.modulo ? after_ns : before_ns;
-    slots[5].dead = SIGMA_DRAIN_DESTROY;
-    ++slots[5].looks;
-    sigma_ring_drain drain{};
+    sigma_ring_drain drain = watched.drained(SIGMA_DRAIN_DESTROY);
     drain.h.time_ns = since_ns + one.ms * 1'000'000;
-    drain.slot = 5;
-    drain.posted = watched.ring.posted;
     drain.consumer = 1 + one.consumed;
-    drain.reason = SIGMA_DRAIN_DESTROY;
-    drain.kind = SIGMA_RING_SEND;
-    drain.last = drain.counted = 1;
     reader.on_drain(drain, {}, watched.out);
     watched.heard.take(watched.out);
     REQUIRE(watched.heard.states.back().event == SIGMA_RING_END);

@@ -169,7 +169,7 @@ struct CqRing {
     put32(cqe + 52, static_cast<uint32_t>(position + 1));  // of its time stamp
     cqe[63] = static_cast<std::byte>(position / entries & 1);
   }
-  std::vector<std::byte> copy(uint64_t first, uint64_t count) {
+  std::vector<std::byte> copy(uint64_t first, uint64_t count) const {
     std::vector<std::byte> bytes;
     for (uint64_t i = first; i < first + count; ++i) {
       const auto* entry = memory.data() + (i & (entries - 1)) * stride;
@@ -182,6 +182,18 @@ struct CqRing {
   std::vector<std::byte> memory;
 };
 
+// What the observer does with a completion ring, once.
+template <typename AnyRing>
+void look_at(sigma::CqReader& reader, const AnyRing& ring, uint32_t consumer, const LookTimes& times, RecordBuffer& out) {
+  const auto wanted = reader.wanted(false);
+  const auto bytes = ring.copy(wanted.first, wanted.count);
+  const RingBytes copy{std::span<const std::byte>(bytes)};
+  if (reader.has_news(wanted, copy))
+    reader.on_copies(wanted, copy, copy, consumer, times, out);
+  else
+    reader.on_nothing(consumer);
+}
+
 struct WatchedCq {
   WatchedCq(uint32_t entries, uint32_t stride, bool counts) : ring(entries, stride), counts(counts) {
     sigma::CqSpec spec;
@@ -192,15 +204,7 @@ struct WatchedCq {
   }
   void look() {
     now += 1000;
-    const LookTimes times{now - 1000, now};
-    const auto wanted = reader->wanted(false);
-    const auto bytes = ring.copy(wanted.first, wanted.count);
-    const RingBytes copy{std::span<const std::byte>(bytes)};
-    const uint32_t consumer = counts ? ring.consumed & 0xffffff : 0;
-    if (reader->has_news(wanted, copy))
-      reader->on_copies(wanted, copy, copy, consumer, times, out);
-    else
-      reader->on_nothing(consumer);
+    look_at(*reader, ring, counts ? ring.consumed & 0xffffff : 0, {now - 1000, now}, out);
     heard.take(out);
   }
   CqRing ring;

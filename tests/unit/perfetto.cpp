@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The Perfetto trace, read by a decoder of the protobuf wire format that shares nothing with the
 // writer but the published field numbers, written here once more.
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -93,6 +94,12 @@ struct Decoded {
   std::map<uint64_t, uint64_t> clocks;
 };
 
+constexpr uint64_t kSliceBegin = 1, kSliceEnd = 2, kInstant = 3, kCounter = 4;  // TrackEvent.Type
+
+size_t count_of(const Decoded& trace, uint64_t type) {
+  return static_cast<size_t>(std::ranges::count(trace.events, type, &Event::type));
+}
+
 Decoded decode(const std::string& bytes) {
   Decoded out;
   std::map<uint32_t, std::map<uint64_t, std::string>> interned;
@@ -153,14 +160,14 @@ void check_sound(const Decoded& trace) {
   for (const Event& event : trace.events) {
     CHECK(event.time_ns >= last_ns[event.track]);
     last_ns[event.track] = event.time_ns;
-    if (event.type == 1) {
+    if (event.type == kSliceBegin) {
       CHECK(open[event.track] == 0);
       ++open[event.track];
       CHECK_FALSE(event.name.empty());
-    } else if (event.type == 2) {
+    } else if (event.type == kSliceEnd) {
       CHECK(open[event.track] == 1);
       --open[event.track];
-    } else if (event.type == 4) {
+    } else if (event.type == kCounter) {
       CHECK(trace.tracks.at(event.track).counter);
       CHECK(event.value);
     }
@@ -230,18 +237,14 @@ TEST_CASE("a Perfetto trace is sound: monotone, balanced, every slice with its p
   REQUIRE_FALSE(sink->error());
   const Decoded trace = decode(read_file(folder / "t"));
   check_sound(trace);
-  size_t slices = 0, posts = 0;
-  for (const Event& event : trace.events) {
-    slices += event.type == 1;
-    posts += event.type == 3;
-  }
+  const auto slices = count_of(trace, kSliceBegin), posts = count_of(trace, kInstant);
   CHECK(posts == 5000);
   CHECK(slices == 5000);
 
   // Bytes in flight, step by step.
   std::map<uint64_t, std::map<uint64_t, uint64_t>> counted;
   for (const Event& event : trace.events)
-    if (event.type == 4) counted[event.track][event.time_ns] = *event.value;
+    if (event.type == kCounter) counted[event.track][event.time_ns] = *event.value;
   size_t counters = 0;
   for (const auto& [track, values] : counted) {
     ++counters;
@@ -282,9 +285,9 @@ TEST_CASE("tracks: a process, its queue pairs, ports, gaps; clocks") {
     if (track.name == "marks")
       has_mark =
           event.name == "error" && event.annotations.at("what") == "retry_exc_err on mlx5_0 qp 17";
-    if (event.type == 1 && event.name == "dropped")
+    if (event.type == kSliceBegin && event.name == "dropped")
       has_gap = event.annotations.at("records") == "12";
-    if (event.type == 1 && event.name == "rdma_write") {
+    if (event.type == kSliceBegin && event.name == "rdma_write") {
       has_slice = true;
       CHECK(track.name == "mlx5_0 qp 17");
       CHECK(trace.tracks.at(trace.tracks.at(track.parent).parent).pid == 4711u);
@@ -334,11 +337,7 @@ TEST_CASE("deeper than the lanes, a queue still shows every post") {
   sink->finish();
   const Decoded trace = decode(read_file(folder / "t"));
   check_sound(trace);
-  size_t slices = 0, posts = 0;
-  for (const Event& event : trace.events) {
-    slices += event.type == 1;
-    posts += event.type == 3;
-  }
+  const auto slices = count_of(trace, kSliceBegin), posts = count_of(trace, kInstant);
   CHECK(posts == kCount);
   CHECK(slices == PerfettoSink::kLanes);
 }

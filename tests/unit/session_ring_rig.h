@@ -25,11 +25,9 @@ struct RingRig : Rig {
 
   void ring(sigma_ring_event event, uint32_t life, uint64_t first = 0, uint64_t posted = 0,
             sigma_initiator initiator = SIGMA_INITIATOR_UNKNOWN) {
-    sigma_ring record{};
-    record.context = kContext;
+    auto record = of_queue_pair<sigma_ring>();
     record.first = first;
     record.posted = posted;
-    record.number = kQp;
     record.life = life;
     record.entries = 64;
     record.kind = SIGMA_RING_SEND;
@@ -42,53 +40,38 @@ struct RingRig : Rig {
     send(record, SIGMA_RING, kPid);
   }
   static sigma_ring_post written(uint64_t index, bool signaled = true) {
-    sigma_ring_post record{};
-    record.context = kContext;
+    auto record = of_queue_pair<sigma_ring_post>();
     record.post_ns = 1000;
     record.post_error_ns = 10;
     record.index = index;
     record.bytes = 64;
-    record.number = kQp;
     record.blocks = 1;
     record.num_sge = 1;
     record.flags = SIGMA_RING_MARGIN;
     if (signaled) record.flags |= SIGMA_RING_SIGNALED;
     record.opcode = IBV_WR_RDMA_WRITE;
     record.qp_type = IBV_QPT_RC;
-    record.tier = SIGMA_TIER_NONE;
     return record;
   }
-  void ring_post(sigma_ring_post record) {
-    record.tier = tier;
-    send(record, SIGMA_RING_POST, kPid);
-  }
+  void ring_post(const sigma_ring_post& record) { send_read(record, SIGMA_RING_POST); }
   static sigma_ring_completion cqe(uint16_t counter, uint8_t status = IBV_WC_SUCCESS) {
-    sigma_ring_completion record{};
-    record.context = kContext;
+    auto record = of_queue_pair<sigma_ring_completion>();
     record.complete_ns = 5000;
     record.complete_error_ns = 10;
-    record.number = kQp;
     record.wqe_counter = counter;
     record.status = status;
     record.wc_opcode = IBV_WC_RDMA_WRITE;
     record.queue = SIGMA_QUEUE_SEND;
-    record.tier = SIGMA_TIER_NONE;
     return record;
   }
-  void ring_completion(sigma_ring_completion record) {
-    record.tier = tier;
-    send(record, SIGMA_RING_COMPLETION, kPid);
-  }
+  void ring_completion(const sigma_ring_completion& record) { send_read(record, SIGMA_RING_COMPLETION); }
   void ring_gap(uint64_t first, uint64_t count) {
-    sigma_ring_gap record{};
-    record.context = kContext;
+    auto record = of_queue_pair<sigma_ring_gap>();
     record.first = first;
     record.count = count;
-    record.number = kQp;
     record.kind = SIGMA_RING_SEND;
     record.reason = SIGMA_GAP_LAPPED;
-    record.tier = tier;
-    send(record, SIGMA_RING_GAP, kPid);
+    send_read(record, SIGMA_RING_GAP);
   }
   void probe_post(uint64_t wr_id, uint32_t index, uint8_t flags = IBV_SEND_SIGNALED,
                   uint32_t tid = 0) {
@@ -97,5 +80,21 @@ struct RingRig : Rig {
     record.index = index;
     record.qp_type = IBV_QPT_RC;
     send_post(record, kPid, tid);
+  }
+
+ private:
+  template <typename Record>
+  static Record of_queue_pair() {
+    Record record{};
+    record.context = kContext;
+    record.number = kQp;
+    record.tier = SIGMA_TIER_NONE;
+    return record;
+  }
+  // By the present reader.
+  template <typename Record>
+  void send_read(Record record, sigma_record_type type) {
+    record.tier = tier;
+    send(record, type, kPid);
   }
 };

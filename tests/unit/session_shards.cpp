@@ -17,24 +17,6 @@ void traffic(Rig& rig, uint32_t rounds, uint64_t& wr_id) {
   }
 }
 
-void see_srq(Rig& rig, uint32_t qp, uint64_t srq_ptr) {
-  sigma_qp_seen seen{};
-  seen.context = Rig::kContext;
-  seen.qp_ptr = Rig::qp_ptr(qp);
-  seen.qp_num = seen.handle = qp;
-  seen.qp_type = IBV_QPT_RC;
-  seen.state = IBV_QPS_RTS;
-  seen.srq_ptr = srq_ptr;
-  rig.send(seen, SIGMA_QP_SEEN, Rig::kPid);
-}
-
-sigma_post shared_receive(uint64_t ptr, uint64_t wr_id) {
-  sigma_post post = Rig::recv(0, wr_id);
-  post.queue = SIGMA_QUEUE_SRQ;
-  post.queue_ptr = ptr;
-  return post;
-}
-
 }  // namespace
 
 TEST_CASE("session: a shared receive queue that becomes known in mid-traffic") {
@@ -52,8 +34,8 @@ TEST_CASE("session: a shared receive queue that becomes known in mid-traffic") {
     staged.call_ns = 7000 + qp;
     rig.send_post(staged);
   }
-  for (uint32_t qp = kFirst; qp < kFirst + kQps; ++qp) see_srq(rig, qp, 0xa000);
-  for (uint32_t i = 0; i < 100; ++i) rig.send_post(shared_receive(0xa000, 900'000 + i));
+  for (uint32_t qp = kFirst; qp < kFirst + kQps; ++qp) rig.qp_seen(qp, IBV_QPS_RTS, Rig::kPid, Rig::kContext, 0, 0, 0xa000);
+  for (uint32_t i = 0; i < 100; ++i) rig.send_post(Rig::srq_recv(0xa000, 900'000 + i));
   for (uint32_t qp = kFirst; qp < kFirst + kQps; ++qp) {
     rig.result(SIGMA_OUTCOME_COMMITTED, 7000 + qp, qp);
     rig.send_completion(Rig::completion(qp, wr_id + qp));
