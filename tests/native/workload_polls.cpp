@@ -4,6 +4,25 @@
 
 #include "workload.h"
 
+namespace {
+
+// The number `k`: each field its own value.
+ibv_wc completion(uint32_t k, uint64_t first_wr_id, bool failed, bool with_imm) {
+  ibv_wc wc = {};
+  wc.wr_id = first_wr_id + k;
+  wc.status = failed ? IBV_WC_RETRY_EXC_ERR : IBV_WC_SUCCESS;
+  wc.opcode = k % 2 ? IBV_WC_RECV : IBV_WC_RDMA_WRITE;
+  wc.vendor_err = k + 1;
+  wc.byte_len = k + 2;
+  wc.imm_data = k + 3;
+  wc.qp_num = k + 4;
+  wc.src_qp = k + 5;
+  wc.wc_flags = with_imm ? IBV_WC_WITH_IMM : 0;
+  return wc;
+}
+
+}  // namespace
+
 void polls() {
   World world;
   const unsigned limit = walked_limit();
@@ -13,15 +32,7 @@ void polls() {
     for (size_t i = 0; i < ready.size(); i++) {
       ibv_wc& wc = ready[i];
       const auto k = static_cast<uint32_t>(i);
-      wc.wr_id = 0x100000 + i;
-      wc.status = i % 3 ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR;
-      wc.opcode = i % 2 ? IBV_WC_RECV : IBV_WC_RDMA_WRITE;
-      wc.vendor_err = k + 1;
-      wc.byte_len = k + 2;
-      wc.imm_data = k + 3;
-      wc.qp_num = k + 4;
-      wc.src_qp = k + 5;
-      wc.wc_flags = IBV_WC_WITH_IMM;
+      wc = completion(k, 0x100000, k % 3 == 0, true);
       wc.pkey_index = static_cast<uint16_t>(k + 6);
       wc.slid = static_cast<uint16_t>(k + 7);
       wc.sl = static_cast<uint8_t>(k % 16);
@@ -63,17 +74,8 @@ void extended_polls() {
   for (const int n : {0, 1, 4, 0, 40}) {
     std::vector<ibv_wc> ready(static_cast<size_t>(n));
     for (size_t i = 0; i < ready.size(); i++) {
-      ibv_wc& wc = ready[i];
       const auto k = static_cast<uint32_t>(i);
-      wc.wr_id = 0x200000 + i;
-      wc.status = i % 5 ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR;
-      wc.opcode = i % 2 ? IBV_WC_RECV : IBV_WC_RDMA_WRITE;
-      wc.vendor_err = k + 1;
-      wc.byte_len = k + 2;
-      wc.imm_data = k + 3;
-      wc.qp_num = k + 4;
-      wc.src_qp = k + 5;
-      wc.wc_flags = i % 3 ? IBV_WC_WITH_IMM : 0;
+      ready[i] = completion(k, 0x200000, k % 5 == 0, k % 3 != 0);
     }
     cq.ready = {ready.data(), n};
     ibv_poll_cq_attr attributes = {};

@@ -269,6 +269,7 @@ void destroy_cq(Cq& cq);
 void grant_scatter_to_cqe(Qp& qp, bool receives, bool responses);
 Srq* create_srq(Device& device);
 MemoryKey* create_key(Device& device);
+void log_mr(const Device& device, const MemoryKey& key);  // its creation
 void destroy_key(Device& device, uint32_t key);
 void log_qp(const Qp& qp, uint8_t event);
 // Where an address vector leads; -1 if nowhere on this fabric.

@@ -194,6 +194,17 @@ MemoryKey* create_key(Device& device) {
   return &key;
 }
 
+void log_mr(const Device& device, const MemoryKey& key) {
+  OracleMr record{};
+  record.header = oracle_header(device, monotonic_ns());
+  record.key = key.key;
+  record.access = key.access;
+  record.address = key.address;
+  record.length = key.length;
+  record.iova = key.iova;
+  oracle_log(OracleType::mr, record);
+}
+
 void destroy_key(Device& device, uint32_t key) {
   const auto found = device.keys.find(key >> 8);
   if (found == device.keys.end()) return;

@@ -305,14 +305,7 @@ Status create_mkey(Device& device, In in, Out out, CreatedObject* created) {
       if (part) key.indirect.push_back({part, get(in, base, mkey::klm_address), bytes});
     }
   }
-  OracleMr record{};
-  record.header = oracle_header(device, monotonic_ns());
-  record.key = key.key;
-  record.access = key.access;
-  record.address = key.address;
-  record.length = key.length;
-  record.iova = key.iova;
-  oracle_log(OracleType::mr, record);
+  log_mr(device, key);
   set(out, 0, kObjectNumber, key.key >> 8);
   created->id = key.key;
   return kOk;

@@ -91,17 +91,6 @@ int alloc_pd(Command& command) {
   return 0;
 }
 
-void log_mr(const Device& device, const MemoryKey& key) {
-  OracleMr record{};
-  record.header = oracle_header(device, monotonic_ns());
-  record.key = key.key;
-  record.access = key.access;
-  record.address = key.address;
-  record.length = key.length;
-  record.iova = key.iova;
-  oracle_log(OracleType::mr, record);
-}
-
 int reg_mr(Command& command, const ib_uverbs_reg_mr& request) {
   const MemoryKey* key = register_memory(command.device, request.start, request.length,
                                          request.hca_va, request.access_flags);

@@ -16,19 +16,8 @@ CUresult host_alloc(void** pointer, size_t bytes, unsigned flags) {
   if (const CUresult refused = capture_allows()) return refused;
   std::lock_guard<std::mutex> driver(context->lock);
   hold_context_lock(*context);
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::lock_guard<std::mutex> hold(state().lock);
-  Allocation& made = state().memory[reinterpret_cast<uint64_t>(memory)];
-  made = {};
-  made.address = reinterpret_cast<uint64_t>(memory);
-  made.bytes = bytes;
-  made.kind = Kind::host;
-  made.context = context;
-  made.device = context->device;
-  made.flags = flags;
-  *pointer = memory;
-  return CUDA_SUCCESS;
+  *pointer = take_host_memory(*context, bytes, {.kind = Kind::host, .flags = flags});
+  return *pointer ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // An I/O page (a NIC's UAR) gets an address of the device's own.

@@ -114,6 +114,18 @@ void drop_reference(uint64_t handle) {
 
 }  // namespace
 
+void* take_host_memory(Context& context, uint64_t bytes, Allocation made) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  made.address = reinterpret_cast<uint64_t>(memory);
+  made.bytes = bytes;
+  made.context = &context;
+  made.device = context.device;
+  std::lock_guard<std::mutex> hold(state().lock);
+  state().memory[made.address] = made;
+  return memory;
+}
+
 uint64_t take_addresses(uint64_t bytes, uint64_t alignment) {
   if (!arena().device || bytes > kArenaBytes) return 0;
   uint64_t at = round_up(arena().device, alignment);
@@ -219,19 +231,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, s
 CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned) {
   FAKE_CUDA_ENTER(context);
   if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::lock_guard<std::mutex> hold(state().lock);
-  Allocation& made = state().memory[reinterpret_cast<uint64_t>(memory)];
-  made = {};
-  made.address = reinterpret_cast<uint64_t>(memory);
-  made.bytes = bytes;
-  made.kind = Kind::managed;
-  made.context = context;
-  made.device = context->device;
-  made.peer = false;
-  *pointer = made.address;
-  return CUDA_SUCCESS;
+  *pointer = reinterpret_cast<CUdeviceptr>(take_host_memory(*context, bytes, {.kind = Kind::managed, .peer = false}));
+  return *pointer ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {

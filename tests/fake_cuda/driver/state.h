@@ -136,6 +136,8 @@ void drop_context_memory(Context& context);
 // Where a device address stands in the memory file. The lock is held.
 bool file_of(uint64_t address, int& fd, uint64_t& offset);
 uint64_t take_addresses(uint64_t bytes, uint64_t alignment);  // 0: none left
+// Memory of the host's own that the driver knows: `made` says what it is. Null: none left.
+void* take_host_memory(Context& context, uint64_t bytes, Allocation made);
 void hold_context_lock(Context& context);  // as long as options say while a kernel runs
 
 // ---- views.cpp

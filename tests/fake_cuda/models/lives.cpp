@@ -56,11 +56,19 @@ struct Job {
     for (unsigned i = 0; i < queues; ++i) connect(i);
     stack.publish();
   }
+  void make_and_post(unsigned queues, unsigned operations) {
+    make(queues);
+    for (unsigned i = 0; i < queues; ++i) post(i, operations);
+  }
   void unmake() { stack.destroy(); }
   void close() {
     require(ibv_dereg_mr(region) == 0, "cannot deregister the heap");
     stack.host.release(heap);
     stack.host.close();
+  }
+  void end() {
+    unmake();
+    close();
   }
 
   static void kernel(void* argument, unsigned) { static_cast<Job*>(argument)->post(); }
@@ -126,11 +134,9 @@ struct Job {
   }
 };
 
-int lives(char** argv) {
+int lives(const char* program) {
   Job job;
-  job.make(2);
-  job.post(0, 100);
-  job.post(1, 100);
+  job.make_and_post(2, 100);
   job.reset(0, false);
   job.post(0, 40);
   job.reset(0, true);
@@ -149,34 +155,28 @@ int lives(char** argv) {
   job.post(1, 30);
   job.unmake();
   for (int i = 0; i < 4; ++i) {
-    job.make(1);
-    job.post(0, 20);
+    job.make_and_post(1, 20);
     job.unmake();
   }
   printf("ok\n");
   fflush(stdout);
   // A thread of the driver's may be at work: the image goes under it.
-  job.make(1);
-  job.post(0, 20);
-  char after[] = "after";
-  char* const words[] = {argv[0], after, nullptr};
+  job.make_and_post(1, 20);
   setenv("SIGMA_GPU_CAPTURE", getenv("SIGMA_LIVES_CAPTURE_AFTER"), 1);
-  execv("/proc/self/exe", words);
+  execl("/proc/self/exe", program, "after", nullptr);
   require(false, "cannot exec");
   return 1;
 }
 
-int after() {
+int after(const char*) {
   Job job;
-  job.make(1);
-  job.post(0, 40);
-  job.unmake();
-  job.close();
+  job.make_and_post(1, 40);
+  job.end();
   printf("after: ok\n");
   return 0;
 }
 
-int context() {
+int context(const char*) {
   Job first;
   first.make(2);
   first.launch(0, 60);
@@ -184,59 +184,48 @@ int context() {
   require(first.stack.host.cuda.cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS, "cannot reset");
   // Memory is gone; what the NIC has is not, and nobody posts to it.
   Job second;
-  second.make(1);
-  second.post(0, 60);
-  second.unmake();
-  second.close();
+  second.make_and_post(1, 60);
+  second.end();
   printf("ok\n");
   return 0;
 }
 
-int signalled() {
+int signalled(const char*) {
   Job job(32);
-  job.make(1);
-  job.post(0, 60);
+  job.make_and_post(1, 60);
   raise(atoi(getenv("SIGMATRACE_GPU_SIGNAL")));
   pause_us(400'000);
   job.post(0, 60);
-  job.unmake();
-  job.close();
+  job.end();
   printf("ok\n");
   return 0;
 }
 
-int leave() {
+int leave(const char*) {
   Job job;
-  job.make(2);
-  job.post(0, 40);
-  job.post(1, 40);
+  job.make_and_post(2, 40);
   printf("ok\n");
   return 0;
 }
 
 // First the memory, by a driver function that no hook sees; then, much later, the queue.
-int torn() {
+int torn(const char*) {
   Job job;
-  job.make(2);
-  job.post(0, 40);
-  job.post(1, 40);
+  job.make_and_post(2, 40);
   const auto past_hooks = reinterpret_cast<CUresult (*)(CUdeviceptr)>(
       dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_gpu_free"));
   require(past_hooks && past_hooks(job.stack.objects[0].ring_memory.base) == CUDA_SUCCESS,
           "cannot free");
   job.stack.objects[0].ring_memory = {};
   job.post(1, 40);
-  job.unmake();
-  job.close();
+  job.end();
   printf("ok\n");
   return 0;
 }
 
-int twice() {
+int twice(const char*) {
   Job job;
-  job.make(2);
-  job.post(0, 40);
-  job.post(1, 40);
+  job.make_and_post(2, 40);
   const auto& mlx5 = job.stack.host.mlx5;
   auto& cuda = job.stack.host.cuda;
   QueueObjects& made = job.stack.objects[0];
@@ -258,26 +247,23 @@ int twice() {
   job.stack.objects.erase(job.stack.objects.begin());
   job.unmake();
   // Memory and numbers come again.
-  job.make(1);
-  job.post(0, 40);
-  job.unmake();
-  job.close();
+  job.make_and_post(1, 40);
+  job.end();
   printf("ok\n");
   return 0;
 }
+
+constexpr struct {
+  const char* name;
+  int (*run)(const char* program);
+} kScenarios[] = {{"lives", lives},    {"after", after}, {"context", context}, {"signal", signalled},
+                  {"exit", leave},     {"torn", torn},   {"twice", twice}};
 
 }  // namespace
 }  // namespace models
 
 int main(int argc, char** argv) {
-  using namespace models;
-  const char* what = argc == 2 ? argv[1] : "";
-  if (!strcmp(what, "lives")) return lives(argv);
-  if (!strcmp(what, "after")) return after();
-  if (!strcmp(what, "context")) return context();
-  if (!strcmp(what, "signal")) return signalled();
-  if (!strcmp(what, "exit")) return leave();
-  if (!strcmp(what, "torn")) return torn();
-  if (!strcmp(what, "twice")) return twice();
-  require(false, "usage: lives lives|context|signal|exit|torn|twice");
+  for (const auto& scenario : models::kScenarios)
+    if (argc == 2 && !strcmp(argv[1], scenario.name)) return scenario.run(argv[0]);
+  models::require(false, "usage: lives lives|context|signal|exit|torn|twice");
 }
