@@ -20,8 +20,6 @@ namespace {
 constexpr size_t kMaxBytes = 128u << 20;
 constexpr uint64_t kCheckCpuEveryNs = 100'000'000;
 constexpr uint64_t kLookForOlderEveryNs = 1'000'000;
-constexpr uint64_t kLongestFloorNs = 2'000'000;
-constexpr uint64_t kPressedForNs = 1'000'000'000;
 constexpr uint64_t kPlaceEveryNs = 1'000'000'000;
 
 uint64_t thread_cpu_ns() {
@@ -38,7 +36,7 @@ void sleep_until(uint64_t ns) {
 }  // namespace
 
 Observer::Observer(const ObserverOptions& options)
-    : options_(options), directory_(*this), placement_(options.cpu_sysfs) {
+    : options_(options), directory_(*this), cpu_bound_(options.cpu_share), placement_(options.cpu_sysfs) {
   out_.set_lane(options.lane);
   marks_.set_lane(options.lane + 1);
   thread_ = std::thread([this] { run(); });
@@ -423,19 +421,10 @@ void Observer::bound_cpu(uint64_t now_ns) {
       static_cast<double>(used_ns - cpu_used_ns_) / static_cast<double>(elapsed_ns);
   cpu_checked_ns_ = now_ns;
   cpu_used_ns_ = used_ns;
-  if (share > options_.cpu_share)
-    floor_ns_ = std::min<uint64_t>(std::max<uint64_t>(floor_ns_, 20'000) * 3 / 2, kLongestFloorNs);
-  else if (share < options_.cpu_share * 0.7)
-    floor_ns_ = floor_ns_ * 4 / 5;
-  if (pressed_since_ns_ != 0) pressed_ns_ += elapsed_ns;
-  const bool over = share > options_.cpu_share && floor_ns_ >= kLongestFloorNs;
-  if (over && pressed_since_ns_ == 0)
-    pressed_since_ns_ = now_ns;
-  else if (pressed_since_ns_ != 0 && now_ns - pressed_since_ns_ > kPressedForNs)
-    pressed_since_ns_ = 0;
+  cpu_bound_.used(share, elapsed_ns, now_ns);
   for (auto& [pid, process] : processes_) {
-    process.reader->interval().set_floor(floor_ns_);
-    process.reader->set_pressed(pressed_since_ns_ != 0, monotonic_now_ns(), out_);  // behind the last look
+    process.reader->interval().set_floor(cpu_bound_.floor_ns());
+    process.reader->set_pressed(cpu_bound_.pressed(), monotonic_now_ns(), out_);  // behind the last look
   }
 }
 
@@ -449,7 +438,7 @@ void Observer::add_to(Counters& counters) const {
     counters.observer_looks += process.reader->looks();
     if (process.late) counters.devx_completions_unplaced += process.late->devx_without_completions();
   }
-  counters.observer_pressed_ms += pressed_ns_ / 1'000'000;
+  counters.observer_pressed_ms += cpu_bound_.pressed_total_ns() / 1'000'000;
   counters.rings_unplaced += directory_.unplaced();
   placement_.add_to(counters);
 }

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/counters.h"
+#include "observe/cpu_bound.h"
 #include "observe/directory.h"
 #include "observe/late_rings.h"
 #include "observe/placement.h"
@@ -142,9 +143,8 @@ class Observer : private Directory::Events {
   std::vector<RecordBuffer::Run> taken_, taken_marks_;
   ToldPosts told_posts_;
   uint64_t cpu_checked_ns_ = 0, cpu_used_ns_ = 0;
-  uint64_t floor_ns_ = 0;
-  uint64_t pressed_since_ns_ = 0;
-  uint64_t looks_ = 0, pressed_ns_ = 0, unreadable_ = 0;
+  CpuBound cpu_bound_;
+  uint64_t looks_ = 0, unreadable_ = 0;
   // Of the calling thread alone, but for what the other one says of itself.
   Placement placement_;
   std::vector<QueueBytes> queue_bytes_;  // of processes that have ended since the last round, then of all
