@@ -98,6 +98,7 @@ Config load() {
   result.compress_cqe = env_number("SIGMA_CONNECTX_COMPRESS_CQE", 0) != 0;
   result.kernel_hook = env_number("SIGMA_CONNECTX_KERNEL_HOOK", 0) != 0;
   result.realtime = env_number("SIGMA_CONNECTX_REALTIME", 0) != 0;
+  result.pause_ns = static_cast<uint64_t>(env_number("SIGMA_CONNECTX_PAUSE_US", 0)) * 1000;
   result.faults.drop = env_number("SIGMA_CONNECTX_DROP", 0);
   result.faults.seed = static_cast<uint64_t>(env_number("SIGMA_CONNECTX_SEED", 1));
   result.faults.delay_us = static_cast<uint32_t>(env_number("SIGMA_CONNECTX_DELAY_US", 0));

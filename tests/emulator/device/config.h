@@ -65,6 +65,7 @@ struct Config {
   bool compress_cqe = false;    // the capability; CQs are compressed that ask for it
   bool kernel_hook = false;     // commands pass a function of the kernel's (shim.cpp, tell_kernel)
   bool realtime = false;        // the NIC thread's scheduling class
+  uint64_t pause_ns = 0;        // it sleeps so long after each look, also while there is work
 };
 
 const Config& config();

@@ -238,7 +238,10 @@ void* nic_thread(void*) {
     if (work > 0) {
       idle = 0;
       sleep_ns = kShortestSleepNs;
-    } else if (++idle > kSpinsBeforeSleep) {
+    }
+    if (config().pause_ns && any) {
+      sleep_process(*instance.fabric, instance.process, doorbell, config().pause_ns);
+    } else if (work == 0 && ++idle > kSpinsBeforeSleep) {
       sleep_process(*instance.fabric, instance.process, doorbell, any ? sleep_ns : kIdleSleepNs);
       sleep_ns = std::min(sleep_ns * 2, kLongestSleepNs);
     }
