@@ -16,7 +16,8 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import traced_job  # noqa: E402
 from model_job import ModelJob  # noqa: E402
-from paired import UNSTEADY, Estimate, SideBySide, row, run_directory  # noqa: E402
+from paired import UNSTEADY, Estimate, SideBySide, row  # noqa: E402
+from traced_job import run_directory  # noqa: E402
 
 WIDTH = 0.01        # of the interval of the ratio of present to absent, at most
 GIVE_UP_SECONDS = 11  # after which the library gives a copy up, and reading with it: SamplerOptions::give_up_ns
@@ -46,9 +47,8 @@ class Ways(SideBySide):
     TURN_SECONDS = 0.05
 
     def __init__(self, cores, words, tiers):
-        self.cores, self.jobs, self.tracers = cores, {}, {}
         self.tier = {f"tier{tier}": tier for tier in tiers}
-        self.ways = ["absent", "present", "absent_again", *self.tier]
+        super().__init__(cores, ["absent", "present", "absent_again", *self.tier])
         reads = 1 not in tiers
         with contextlib.ExitStack() as stack:
             directory = stack.enter_context(run_directory())

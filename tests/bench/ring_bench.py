@@ -7,10 +7,12 @@ sigmatrace the others: on two cores that is one for all of it, its reader, its m
 there may be lost for want of a core. The rows' notes say what each took.
 
 The device is where a row's question wants it (traced_job.Cores). What is judged asks what a job loses whose core is its
-own, as beside a NIC: the device is apart, and takes each block from the job's core first, as DMA does. In `flat` it
-shares the job's core: then the observer is the first, and on cores that share no cache that costs the job most.
+own, as beside a NIC: the device is apart, and with two cores it comes before sigmatrace on the other one for the moments
+that it needs. The rows `seen` and `observer` tell that sigmatrace did its work in what is left. In `flat` the device
+shares the job's core: then the observer is the first that takes a block's cache line from there, and on cores that share
+no cache that costs the job most.
 
-`bench_ring PART...` runs those parts only (PARTS below). All take some seven minutes; the job's ratios most of them.
+`bench_ring PART...` runs those parts only (PARTS below). All take some twelve minutes; the job's ratios most of them.
 """
 import os
 import sys
@@ -18,12 +20,15 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import traced_job  # noqa: E402
-from paired import WAYS, SideBySide, judge, row, run_directory  # noqa: E402
+from paired import WAYS, Estimate, InTurn, QueueJobs, judge, row  # noqa: E402
+from traced_job import run_directory, traced_run  # noqa: E402
 
 SEEN_PERCENT = 99.9
-LEAST_SETS, MOST_SETS, SET_SECONDS = 12, 24, 6  # of processes, and of rounds with each
+LEAST_JOBS, MOST_JOBS, JOB_SECONDS = 6, 12, 20  # and of rounds with each
 ENOUGH_NEAR = 60                               # rounds on cores that share a cache
-DOORBELLS_ONLY = ("--observer-cpu", "0.1")  # so little that nothing else is left
+PAUSE_US = 100                                 # of the device; a twentieth of what the job has in flight
+DOORBELLS_ONLY = ("--observer-cpu", "0.1")     # so little that nothing else is left
+UNTIL_PRESSED_S = 2.2                          # when it has come to that
 
 
 # ---- the observer's own cost -----------------------------------------------------------------------------------------
@@ -51,26 +56,6 @@ def observer_cpu(cores):
 
 
 # ---- how much is seen ------------------------------------------------------------------------------------------------
-
-def traced_run(cores, request, options=(), queues=16, output="trace"):
-    """A whole trace into a directory or a CSV file: what was posted, what the trace says, and at what cost."""
-    bound = () if output.endswith(".csv") else ("--max-size", "512M")
-    with run_directory() as directory, traced_job.Job(f"{directory}/run", cores.job, queues=queues) as job, \
-            traced_job.Tracer(job, [*traced_job.TRACED_BY_RING, *bound, *options], f"{directory}/{output}",
-                              cores.tracer) as tracer:
-        job.set_up()
-        before = tracer.cpu()
-        result = job.run(**request)
-        after = tracer.cpu()
-        job.end()
-        meta = tracer.wait()
-    rings = [qp["observed"] for qp in meta["qps"] if qp["observed"]]
-    blocks = {key: sum(ring[f"blocks_{key}"] for ring in rings) for key in ("posted", "seen", "missed")}
-    counters = {name: entry["value"] if isinstance(entry, dict) else entry
-                for name, entry in meta["coverage"]["counters"].items()}
-    off = abs(blocks["posted"] - job.operations) + abs(blocks["seen"] + blocks["missed"] - job.operations)
-    return result, blocks, counters, off, (before, after)
-
 
 def seen(cores):
     off = 0
@@ -110,13 +95,16 @@ def work_for(modes, rate):
 
 
 def judge_pair(name, cores, request, **options):
-    """Judged is what the targets speak of, cores that share a cache; the others are told. Several sets of processes: where
-    a process's memory lies makes it some percent faster or slower for as long as it lives, untraced against itself too."""
-    rounds, sets = None, 0
-    while sets < LEAST_SETS or (sets < MOST_SETS and rounds.near() < ENOUGH_NEAR):
-        with SideBySide(cores, list(WAYS)[:3], **options) as modes:
-            rounds, sets = modes.compare(SET_SECONDS, known=0, more=rounds, **request), sets + 1
+    """Judged is what the targets speak of, cores that share a cache; the others are told. Several processes, since what the
+    observer costs may depend on where their memory lies too."""
+    rounds, jobs, observer = None, 0, []
+    while jobs < LEAST_JOBS or (jobs < MOST_JOBS and rounds.near() < ENOUGH_NEAR):
+        with InTurn(cores, list(WAYS)[:3], **options) as turns:
+            rounds, jobs = turns.compare(JOB_SECONDS, known=0, more=rounds, **request), jobs + 1
+            observer += turns.observer
     row(f"{name}.untraced", rounds.compared("untraced").absolute["rate"].median / 1e6, "M ops/s", reason=rounds.where())
+    share = Estimate.of(observer)
+    row(f"{name}.observer", share.median, "% of a core", reason=share.spread)
     for near, suffix in ((True, ""), (False, ".far")):
         traced, again = (rounds.compared(way, near) for way in ("ring_ring", "untraced_again"))
         if traced is None:
@@ -131,25 +119,30 @@ def judge_pair(name, cores, request, **options):
 
 
 def costs(cores):
-    with SideBySide(cores, ["untraced"], device=cores.apart) as modes:
-        work_ns = work_for(modes, 1.9e6)
-    row("ring.up_to_2m.work", work_ns, "ns/op, the job's own")
-    judge_pair("ring.up_to_2m", cores, {"work_ns": work_ns}, device=cores.apart)
+    apart = {"device": cores.apart, "pause_us": PAUSE_US}
+    with QueueJobs(cores, ["untraced"], **apart) as modes:
+        request = {"work_ns": work_for(modes, 1.9e6)}
+    row("ring.up_to_2m.work", request["work_ns"], "ns/op, the job's own")
+    result, blocks, _, off, _ = traced_run(cores, {"seconds": 4, **request}, **apart)
+    row("ring.up_to_2m.seen", 100 * blocks["seen"] / result.operations, "% of blocks posted",
+        reason=f"{result.rate / 1e6:.2f} M ops/s, traced to files")
+    row("ring.up_to_2m.exact", off, "blocks off: seen + gaps = posted", 0, off == 0)
+    judge_pair("ring.up_to_2m", cores, request, **apart)
 
 
 def doorbells(cores):
     """Beyond: doorbell records only. The job's greatest rate is that of lists."""
-    request = {"batch": 16}
-    _, blocks, counters, off, _ = traced_run(cores, {"seconds": 4, **request}, DOORBELLS_ONLY)
+    request, apart = {"batch": 16}, {"device": cores.apart, "pause_us": PAUSE_US}
+    result, blocks, counters, off, _ = traced_run(cores, {"seconds": 4, **request}, DOORBELLS_ONLY, **apart)
     row("ring.doorbells.only", 100 * blocks["missed"] / blocks["posted"], "% of blocks",
-        reason=f"counted and not read; {counters['observer_pressed_ms'] / 1e3:.1f} s without a look at rings")
+        reason=f"counted and not read; {counters['observer_pressed_ms'] / 1e3:.1f} of {result.seconds:.1f} s")
     row("ring.doorbells.exact", off, "blocks off: seen + gaps = posted", 0, off == 0)
-    judge_pair("ring.doorbells", cores, request, more=DOORBELLS_ONLY)
+    judge_pair("ring.doorbells", cores, request, more=DOORBELLS_ONLY, traced_warm_s=UNTIL_PRESSED_S, **apart)
 
 
 def table(cores):
     """By where the tracer's core is: with cores that share a cache, and with others."""
-    with SideBySide(cores, WAYS) as modes:
+    with QueueJobs(cores, WAYS) as modes:
         for name, request in (("flat", {}), ("flat_batch_16", {"batch": 16})):
             rounds = modes.compare(70, known=0, **request)
             row(f"ring.{name}.rounds", len(rounds.rounds), "rounds", reason=rounds.where())

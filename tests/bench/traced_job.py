@@ -7,12 +7,15 @@
 
 Between its runs a job is stopped (SIGSTOP), so that several can stand by. What fails ends the bench by an exception.
 """
+import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 
@@ -43,7 +46,11 @@ class Cores:
     """The job has a core, and sigmatrace the others: those that share the job's last-level cache, where the kernel knows
     of such. The emulated device is put on `job`, where its work slows every way of tracing alike and nothing but
     sigmatrace takes a line from that core; or on `apart`, as a NIC takes none of a job's time: a core of its own, or with
-    two of them sigmatrace's."""
+    two of them sigmatrace's.
+
+    A device that shares sigmatrace's core must wait for nobody there, or the job waits for it, and must leave that core
+    to sigmatrace, or nothing is traced: with `pause_us` (Job) it comes before all others, as it does for tests, and
+    sleeps so long between its looks."""
     job: list
     apart: list
     tracer: list
@@ -110,16 +117,18 @@ class Result:
 
 
 class Job:
-    def __init__(self, directory, cores, device=None, queues=16, blocks=1024, size=8, gbps=0, preload=False):
-        """`device`: the cores of the emulated device; None: the job's. `blocks`: of each send ring. `size`: bytes of a
+    def __init__(self, directory, cores, device=None, pause_us=0, queues=16, blocks=1024, size=8, gbps=0, preload=False):
+        """`device`: the cores of the emulated device; None: the job's. `pause_us`: see Cores. `blocks`: of each send ring. `size`: bytes of a
         write. `gbps`: of the device, over all queues; 0: as fast as it can. `preload`: with the bench's own library that
         logs posts and polls. The directory is made, and left."""
-        self.directory, self.device, self.operations = directory, device, 0
+        self.directory, self.device, self.pause_us, self.operations = directory, device, pause_us, 0
         connectx_tree.make_tree(directory, ["ib"])
         environment = dict(os.environ, SIGMA_CONNECTX_ORACLE="0", SIGMA_CONNECTX_COPY="0",
                            **connectx_tree.workload_environment(directory))
         if gbps:  # the device paces each queue pair
             environment["SIGMA_CONNECTX_GBPS"] = str(gbps / queues)
+        if pause_us:
+            environment["SIGMA_CONNECTX_PAUSE_US"] = str(pause_us)
         if preload:
             environment["LD_PRELOAD"] += " " + os.path.join(PROGRAMS, "libbench_preload_log.so")
             environment["PRELOAD_LOG"] = os.path.join(directory, "preload.log")
@@ -144,10 +153,11 @@ class Job:
         self.process.send_signal(signal.SIGSTOP)
 
     def place_device(self):
-        """The emulated device runs before all others, for tests. Here that would leave a job on its core only the moments
-        in which it finds nothing to do, and make its rate a matter of these."""
+        """The emulated device runs before all others, for tests. Where it never sleeps that would leave a job on its core
+        only the moments in which it finds nothing to do, and make its rate a matter of these."""
         device = self.thread(DEVICE)
-        os.setpriority(os.PRIO_PROCESS, device, 0)
+        if not self.pause_us:
+            os.setpriority(os.PRIO_PROCESS, device, 0)
         if self.device:
             os.sched_setaffinity(device, self.device)
 
@@ -247,6 +257,42 @@ class Tracer:
 
     def __exit__(self, *_):
         if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+            self.process.terminate()
+            try:
+                self.process.communicate(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise
         self.process.stderr.close()
+
+
+# ---- both, once -----------------------------------------------------------------------------------------------------
+
+@contextlib.contextmanager
+def run_directory():
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    path = tempfile.mkdtemp(prefix="sigma-bench-", dir=base)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def traced_run(cores, request, options=(), output="trace", **job_options):
+    """A whole trace into a directory or a CSV file: what was posted, what the trace says, and at what cost."""
+    bound = () if output.endswith(".csv") else ("--max-size", "512M")
+    with run_directory() as directory, Job(f"{directory}/run", cores.job, **job_options) as job, \
+            Tracer(job, [*TRACED_BY_RING, *bound, *options], f"{directory}/{output}", cores.tracer) as tracer:
+        job.set_up()
+        before = tracer.cpu()
+        result = job.run(**request)
+        after = tracer.cpu()
+        job.end()
+        meta = tracer.wait()
+    rings = [qp["observed"] for qp in meta["qps"] if qp["observed"]]
+    blocks = {key: sum(ring[f"blocks_{key}"] for ring in rings) for key in ("posted", "seen", "missed")}
+    counters = {name: entry["value"] if isinstance(entry, dict) else entry
+                for name, entry in meta["coverage"]["counters"].items()}
+    off = abs(blocks["posted"] - job.operations) + abs(blocks["seen"] + blocks["missed"] - job.operations)
+    return result, blocks, counters, off, (before, after)
