@@ -209,6 +209,23 @@ TEST_CASE("observe: the smallest ring in use says how long the interval may be, 
   CHECK(interval.ns() == 500'000);
 }
 
+TEST_CASE("observe: with doorbells alone the interval is what their 16 bits allow, at any rate") {
+  for (const double blocks_per_ns : {1e-6, 3e-4, 5e-3, 2e-2}) {
+    INFO(blocks_per_ns);
+    sigma::Interval interval;
+    uint64_t now_ns = 1'000'000'000, most = 0;
+    for (int i = 0; i < 200; ++i) {
+      const uint64_t elapsed_ns = interval.ns();
+      const auto blocks = static_cast<uint64_t>(blocks_per_ns * static_cast<double>(elapsed_ns));
+      most = std::max(most, blocks);
+      interval.counted(blocks, elapsed_ns, now_ns += elapsed_ns);
+    }
+    CHECK(most < 16'384);
+    const double allowed = std::min(8'192 / blocks_per_ns, double(sigma::Interval::kIdleNs));
+    CHECK(static_cast<double>(interval.ns()) > allowed * 0.9);
+  }
+}
+
 TEST_CASE("observe: a process's rings are not looked at more often for tiny ones that nobody uses") {
   Watched large(1024), tiny(16);
   alignas(8) std::byte doorbell[8] = {}, tiny_doorbell[8] = {}, cq_doorbell[8] = {};

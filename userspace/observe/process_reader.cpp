@@ -485,7 +485,9 @@ bool ProcessReader::first_copies(uint64_t& begin_ns, uint64_t& end_ns) {
   const uint64_t since_ns = last_begin_ns_ != 0 ? begin_ns - last_begin_ns_ : kLongNs + 1;
   if (!copy_completions(Extent::expected)) return false;
   Extent extent = Extent::expected;
-  if ((since_ns > kLongNs && has_moved()) || (since_ns > kQuiteLongNs && is_short())) extent = Extent::generous;
+  // With doorbells alone there is nothing more to copy.
+  if (!pressed_ && ((since_ns > kLongNs && has_moved()) || (since_ns > kQuiteLongNs && is_short())))
+    extent = Extent::generous;
   if (extent != Extent::expected) {
     begin_ns = monotonic_now_ns();
     if (!copy_completions(extent)) return false;
@@ -563,11 +565,13 @@ bool ProcessReader::look(RecordBuffer& out) {
     add_range(local_, remote_, at, spec.ring_addr, spec.ring.entries, spec.ring.entry_bytes,
               cq.wanted.first, cq.wanted.count);
   }
-  double fill = 0;
+  double fill = 0, most_blocks = 0;
   for (const auto& [owner, send] : sends_) {
     if (send.told_look != looks_ || send.reader->last_fill() == 0) continue;
-    interval_.used(send.reader->spec().blocks, begin_ns);
+    const uint32_t blocks = send.reader->spec().blocks;
+    interval_.used(blocks, begin_ns);
     fill = std::max(fill, send.reader->last_fill());
+    most_blocks = std::max(most_blocks, send.reader->last_fill() * blocks);
   }
   if (any) {
     if (second_.size() < at) second_.resize(at);
@@ -606,8 +610,12 @@ bool ProcessReader::look(RecordBuffer& out) {
   }
   settle_unfinished(read_ns, out);
   publish();
+  const uint64_t elapsed_ns = last_begin_ns_ != 0 ? begin_ns - last_begin_ns_ : 0;
   last_begin_ns_ = begin_ns;
-  interval_.looked(fill, begin_ns);
+  if (pressed_ && elapsed_ns != 0)
+    interval_.counted(static_cast<uint64_t>(most_blocks), elapsed_ns, begin_ns);
+  else
+    interval_.looked(fill, begin_ns);
   return true;
 }
 
