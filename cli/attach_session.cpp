@@ -37,13 +37,6 @@ std::vector<std::string> own_command_line() {
   return words;
 }
 
-std::string comm_of(uint32_t pid) {
-  std::ifstream in(fmt::format("/proc/{}/comm", pid));
-  std::string comm;
-  std::getline(in, comm);
-  return comm;
-}
-
 // For tests of loss: a reader that is made slow on purpose.
 std::chrono::milliseconds drain_delay() {
   const char* text = std::getenv("SIGMATRACE_DRAIN_DELAY_MS");
@@ -217,7 +210,7 @@ SessionOptions AttachSession::session_options() {
               },
           .comm_of =
               [this](uint32_t pid) {
-                std::string name = comm_of(pid);
+                std::string name = tracer_ ? tracer_->name_of(static_cast<pid_t>(pid)) : std::string();
                 if (trace_writer_) trace_writer_->note_comm(pid, name);
                 return name;
               }};

@@ -247,5 +247,23 @@ def case_target_killed(folder):
             assert ids == list(range(1, len(ids) + 1)) and last - 1 <= len(ids) <= last, (len(ids), last)
 
 
+def case_target_gone_when_told(folder):
+    """What it did is told when it is gone: with its name."""
+    with loaded_job() as target:
+        with attached(target, folder, "--budget", "off", "--ring-size", "64M") as tracer:
+            tracer.popen.send_signal(signal.SIGSTOP)
+            for _ in range(10):
+                target.send(20)
+                while target.poll(64):
+                    pass
+            target.end()
+            tracer.popen.send_signal(signal.SIGCONT)
+            assert tracer.status() == 0, tracer.text
+        output = Output(tracer.path)
+        assert output.ids(target.pid) == list(range(1, 201))
+        assert {row["comm"] for row in output.rows} == {"late_job"}, output.rows[0]
+        assert [(process["pid"], process["comm"]) for process in output.meta["processes"]] == [(target.pid, "late_job")]
+
+
 if __name__ == "__main__":
     run_case(globals())

@@ -333,5 +333,27 @@ def case_short_programs(folder):
         first.end()
 
 
+def case_gone_when_told(folder):
+    """A process that none of the tracer's looks has met, and of which a thread that is not its first one posted."""
+    name = name_for("a")
+    with job(named(folder, name)) as first:
+        first.load()
+        with Wide(folder, "--comm", name, "--budget", "off") as tracer:
+            tracer.says("^attached: 1 process")
+            tracer.popen.send_signal(signal.SIGSTOP)
+            with job(named(folder, name)) as target:
+                target.load()
+                target.threads(2, 10)
+                while target.poll(64):
+                    pass
+                target.end()
+            tracer.popen.send_signal(signal.SIGCONT)
+            output = tracer.output()
+        rows = [row for row in output.rows if row["pid"] == str(target.pid)]
+        assert sorted(output.ids(target.pid)) == list(range(1, 21)), output.ids(target.pid)
+        assert {row["comm"] for row in rows} == {name}, rows[0]
+        first.end()
+
+
 if __name__ == "__main__":
     run_case(globals())

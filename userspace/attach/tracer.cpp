@@ -235,7 +235,9 @@ Status Tracer::poll() {
   // What is still in the ring buffer comes before what the rings told since.
   const bool whole = last_drained_ < RingReader::kMaxRecords;
   if (observer_) observer_->take(push_run(), whole ? now_ns : 0);
-  reorder_.release(whole ? now_ns : std::min(now_ns, last_record_ns_));
+  const uint64_t drained_ns = whole ? now_ns : std::min(now_ns, last_record_ns_);
+  reorder_.release(drained_ns);
+  told_until_ns_ = drained_ns - std::min(drained_ns, kReorderWindowNs);
   return {};
 }
 

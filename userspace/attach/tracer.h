@@ -104,6 +104,8 @@ class Tracer {
   // Adds the attacher's part of the coverage statement.
   void add_to(Counters& counters) const;
   const std::vector<TracedLibrary>& libraries() const { return libraries_; }
+  // As it is, or was called last: of a process that has ended, until its end has been passed on.
+  std::string name_of(pid_t pid) const;
   // Facts about the coverage that are no numbers, for people.
   std::vector<std::string> statements() const;
 
@@ -126,6 +128,10 @@ class Tracer {
     bool readable = true;           // its memory can be read
     bool ring_mode = false;         // its probes on posts were too dear: the rings tell
     Governor governor{GovernorOptions{}};
+  };
+  struct Name {
+    std::string name;
+    uint64_t gone_ns = 0;  // 0: it runs
   };
   struct FileKey {
     pid_t pid;  // 0: probes for all processes
@@ -151,6 +157,7 @@ class Tracer {
   // The traced processes: tracer_targets.cpp.
   Status add_process(pid_t pid);
   void on_process(const sigma_process& record);
+  void note_name(const sigma_process& record);
   void notice_ends();
   void look_after_hook();
   void govern(Target& target, uint64_t now_ns);
@@ -215,6 +222,8 @@ class Tracer {
   Reorder reorder_;
   Resolver resolver_;
   std::map<pid_t, Target> targets_;
+  std::map<pid_t, Name> names_;
+  uint64_t told_until_ns_ = 0;  // what is older has been passed on
   std::map<FileKey, uint64_t> attached_;     // when its probes were in place
   std::map<pid_t, uint64_t> born_ns_;        // memory known to have been empty then
   std::vector<TracedLibrary> libraries_;

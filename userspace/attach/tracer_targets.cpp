@@ -13,6 +13,7 @@
 
 #include "attach/tracer.h"
 #include "base/clock.h"
+#include "base/text_field.h"
 
 namespace sigma {
 namespace {
@@ -34,6 +35,14 @@ std::string Tracer::command_of(pid_t pid) {
   return comm;
 }
 
+// By their own records, or by the kernel as long as it is there: what it has done is told a while after it.
+std::string Tracer::name_of(pid_t pid) const {
+  const auto known = names_.find(pid);
+  if (known != names_.end() && known->second.gone_ns != 0) return known->second.name;
+  std::string name = command_of(pid);
+  return name.empty() && known != names_.end() ? known->second.name : name;
+}
+
 Status Tracer::add_process(pid_t pid) {
   Target target;
   target.pid = pid;
@@ -45,6 +54,7 @@ Status Tracer::add_process(pid_t pid) {
   target.seccomp = is_seccomp_filtered(pid);
   target.governor = Governor({.budget = options_.budget, .ns_per_hit = ns_per_hit_});
   SIGMA_CHECK(capture_->add_target(pid));
+  names_.insert_or_assign(pid, Name{command_of(pid)});
   Target& stored = targets_.insert_or_assign(pid, std::move(target)).first->second;
   look_at_libraries(stored);
   return {};
@@ -52,6 +62,7 @@ Status Tracer::add_process(pid_t pid) {
 
 void Tracer::on_process(const sigma_process& record) {
   const auto pid = static_cast<pid_t>(record.h.pid);
+  note_name(record);
   if (record.kind == SIGMA_PROCESS_EXEC) {
     rescan_.insert(pid);
     born_ns_[pid] = record.h.time_ns;
@@ -73,6 +84,20 @@ void Tracer::on_process(const sigma_process& record) {
     if (auto it = targets_.find(pid); it != targets_.end()) it->second.ended = true;
     born_ns_.erase(pid);
     if (observer_) observer_->on_process_end(record.h.pid, record.h.time_ns);
+  }
+}
+
+void Tracer::note_name(const sigma_process& record) {
+  const auto pid = static_cast<pid_t>(record.h.pid);
+  const std::string_view comm = text_of(record.comm);
+  if (record.kind == SIGMA_PROCESS_EXEC) {
+    names_.insert_or_assign(pid, Name{std::string(comm)});
+  } else if (record.kind == SIGMA_PROCESS_EXIT) {
+    Name& last = names_[pid];
+    if (last.name.empty()) last.name = comm;  // of its last thread
+    last.gone_ns = record.h.time_ns;
+  } else if (record.kind == SIGMA_PROCESS_LEFT) {  // it runs on, under another name
+    if (const auto known = names_.find(pid); known != names_.end()) known->second.gone_ns = record.h.time_ns;
   }
 }
 
@@ -172,6 +197,7 @@ bool Tracer::is_ending(const Target& target) {
 
 // What has ended is forgotten: a trace of a whole machine sees processes without end.
 void Tracer::notice_ends() {
+  std::erase_if(names_, [this](const auto& each) { return each.second.gone_ns != 0 && each.second.gone_ns < told_until_ns_; });
   for (auto it = targets_.begin(); it != targets_.end();) {
     const pid_t pid = it->first;
     Target& target = it->second;
