@@ -229,6 +229,13 @@ struct sigma_ring_piece {
   __u8 bytes[SIGMA_DRAIN_BYTES];
 };
 
+/* In the ring `spare_events`: a process event that found `records` full. Between BPF and user space only. */
+struct sigma_spare_event {
+  struct sigma_process process;
+  __u64 position; /* in `records`: what stands before it there came before this */
+};
+SIGMA_SIZE(struct sigma_spare_event, 64);
+
 struct sigma_config {
   __u8 selects;      /* 1: processes become targets by `selection`; 0: only those in map `targets` are */
   __u8 follow_forks; /* 1: children of targets become targets */

@@ -46,8 +46,6 @@ struct task_struct {
   int pid;
   int tgid;
   int exit_code;
-  __u64 start_time;
-  struct task_struct* group_leader;
   struct signal_struct* signal;
 } SIGMA_KERNEL_TYPE;
 

@@ -23,6 +23,16 @@ struct {
   __uint(max_entries, 1 << 20);
 } records __weak SEC(".maps");
 
+/*
+ * What happens to a process when `records` is full. Lost, a whole trace would take it for what it was:
+ * a process that has ended keeps its queues, and one that runs another program its old ones. Has room
+ * for the ends of as many processes as are traced at once.
+ */
+struct {
+  __uint(type, BPF_MAP_TYPE_RINGBUF);
+  __uint(max_entries, 512 << 10);
+} spare_events __weak SEC(".maps");
+
 struct {
   __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
   __uint(max_entries, 4096);
@@ -222,11 +232,8 @@ SIGMA_VERIFIED_ONCE int is_selected(void) {
   return 1;
 }
 
-SIGMA_VERIFIED_ONCE int emit_process(__u32 kind, __u32 child, __s32 exit_code) {
-  struct sigma_totals* totals = totals_of_cpu();
-  if (!totals) return 0;
-  struct sigma_process* record = reserve(totals, sizeof(*record));
-  if (!record) return 0;
+static __always_inline void fill_process(struct sigma_process* record, __u32 kind, __u32 child,
+                                         __s32 exit_code) {
   fill_header(&record->h, SIGMA_PROCESS, sizeof(*record), bpf_get_current_pid_tgid(),
               bpf_ktime_get_ns());
   record->kind = kind;
@@ -234,7 +241,26 @@ SIGMA_VERIFIED_ONCE int emit_process(__u32 kind, __u32 child, __s32 exit_code) {
   record->exit_code = exit_code;
   record->reserved = 0;
   bpf_get_current_comm(record->comm, sizeof(record->comm));
-  submit(record);
+}
+
+SIGMA_VERIFIED_ONCE int emit_process(__u32 kind, __u32 child, __s32 exit_code) {
+  struct sigma_totals* totals = totals_of_cpu();
+  if (!totals) return 0;
+  count(totals, SIGMA_COUNT_ATTEMPTS, 1);
+  struct sigma_process* record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+  if (record) {
+    fill_process(record, kind, child, exit_code);
+    submit(record);
+    return 0;
+  }
+  struct sigma_spare_event* spare = bpf_ringbuf_reserve(&spare_events, sizeof(*spare), 0);
+  if (!spare) {
+    count(totals, SIGMA_COUNT_DROPPED, 1);
+    return 0;
+  }
+  fill_process(&spare->process, kind, child, exit_code);
+  spare->position = bpf_ringbuf_query(&records, BPF_RB_PROD_POS);
+  submit(spare);
   return 0;
 }
 

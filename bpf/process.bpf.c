@@ -1,24 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 /* exec, fork and exit of traced processes. A process ends when its last thread does. */
+#include <linux/errno.h>
+
 #include "bpf/maps.h"
 #include "bpf/rings.h"
-
-/*
- * Two last threads that exit at once both find no other alive: the first to put its process here
- * reports it. The start time tells apart processes that had the same number.
- */
-struct ended_key {
-  __u64 start_time;
-  __u32 tgid;
-  __u32 reserved;
-};
-
-struct {
-  __uint(type, BPF_MAP_TYPE_LRU_HASH);
-  __uint(max_entries, 1024);
-  __type(key, struct ended_key);
-  __type(value, __u8);
-} ended SEC(".maps");
 
 static __always_inline bool is_target(__u32 tgid) {
   return bpf_map_lookup_elem(&targets, &tgid) != NULL;
@@ -95,12 +80,10 @@ SEC("kprobe/begin_new_exec") int BPF_KPROBE(rings_exec) {
 SEC("tp_btf/sched_process_exit") int BPF_PROG(process_exit, struct task_struct* task) {
   __u32 tgid = task->tgid;
   if (task->signal->live.counter != 0 || !is_target(tgid)) return 0;
-  struct ended_key key = {.start_time = task->group_leader->start_time, .tgid = tgid};
-  __u8 yes = 1;
-  if (bpf_map_update_elem(&ended, &key, &yes, BPF_NOEXIST)) return 0;
+  /* Two last threads that exit at once both find no other alive: whoever takes it out tells of it. */
+  if (bpf_map_delete_elem(&targets, &tgid) == -ENOENT) return 0;
   new_epoch();
   emit_process(SIGMA_PROCESS_EXIT, 0, task->exit_code);
-  bpf_map_delete_elem(&targets, &tgid);
   return 0;
 }
 

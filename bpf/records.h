@@ -208,11 +208,13 @@ enum sigma_process_kind {
   SIGMA_PROCESS_LEFT,  /* exec, after which it is none of those selected: no longer traced */
 };
 
+#define SIGMA_EXIT_UNKNOWN -1 /* it is gone, and nobody saw how */
+
 struct sigma_process {
   struct sigma_header h; /* pid: who did it; for FORK the parent */
   __u32 kind;            /* enum sigma_process_kind */
   __u32 child_pid;       /* FORK */
-  __s32 exit_code;       /* EXIT: as in task_struct (status << 8 | signal) */
+  __s32 exit_code;       /* EXIT: as in task_struct (status << 8 | signal), or SIGMA_EXIT_UNKNOWN */
   __u32 reserved;
   char comm[16];
 };

@@ -247,6 +247,27 @@ def case_target_killed(folder):
             assert ids == list(range(1, len(ids) + 1)) and last - 1 <= len(ids) <= last, (len(ids), last)
 
 
+def case_target_ends_unseen(folder):
+    """It posts more than the ring holds and ends while the tracer does not run: its end is told, and its name."""
+    with loaded_job() as target:
+        with attached(target, folder, "--budget", "off", "--ring-size", "64K") as tracer:
+            tracer.popen.send_signal(signal.SIGSTOP)
+            target.send(1000)
+            while target.poll(64):
+                pass
+            target.end()
+            tracer.popen.send_signal(signal.SIGCONT)
+            assert tracer.status() == 0, tracer.text
+        output = Output(tracer.path)
+        assert output.meta["end_reason"] == "targets ended", output.meta["end_reason"]
+        assert exact(output.counters) > 0, output.counters
+        ids = output.ids(target.pid)
+        assert ids == list(range(1, len(ids) + 1)), ids
+        assert {row["comm"] for row in output.rows} == {"late_job"}, output.rows[0]
+        process, = output.meta["processes"]
+        assert process["exit_code"] == 0 and process["exit_ns"] >= max(int(row["time_ns"]) for row in output.rows), process
+
+
 def case_target_gone_when_told(folder):
     """What it did is told when it is gone: with its name."""
     with loaded_job() as target:

@@ -11,6 +11,7 @@
  *   spin, stop    posts and polls on a thread as fast as it can, in between     sent FIRST N SUM
  *   threads T N   T threads post N each, side by side, none polled for     sent FIRST T*N SUM
  *   fork N        a child that posts N               child PID, sent FIRST N SUM
+ *   stay PID      a child of this pid, which must be free, that stays until it is killed      child PID
  *   leave         its first thread ends and another one stays: of a process that ends there is as much to be seen
  *                 after it has given up its memory and its root folder, and before its end is told
  *   exec [FILE]   runs this program, or a copy of it, anew in the same process
@@ -21,12 +22,15 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <linux/sched.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -167,6 +171,19 @@ static void fork_child(uint64_t count) {
   if (child < 0 || waitpid(child, &status, 0) != child || status != 0) fail("the child failed");
 }
 
+/* A pid comes back when all others have been used, or at once when it is asked for (clone3 of Linux 5.5). */
+static void stay_as(pid_t wanted) {
+  fflush(stdout);
+  struct clone_args how = {.exit_signal = SIGCHLD, .set_tid = (uint64_t)(uintptr_t)&wanted, .set_tid_size = 1};
+  const long child = syscall(SYS_clone3, &how, sizeof how);
+  if (child == 0) {
+    alarm(200); /* whatever becomes of the test */
+    stay(NULL);
+  }
+  if (child != wanted) fail("no child of this pid");
+  printf("child %ld\n", child);
+}
+
 int main(int argc, char** argv) {
   if (argc != 4) fail("usage: late_job LIBIBVERBS PROVIDER PROGRESS");
   arguments = argv;
@@ -217,6 +234,8 @@ int main(int argc, char** argv) {
       say_sent(first, before);
     } else if (strcmp(word, "fork") == 0) {
       fork_child(count);
+    } else if (strcmp(word, "stay") == 0) {
+      stay_as((pid_t)count);
     } else if (strcmp(word, "leave") == 0) {
       if (pthread_create(&spinner, NULL, stay, NULL)) fail("no thread");
       printf("ok\n");

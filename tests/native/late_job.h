@@ -2,6 +2,7 @@
 // LateJob: late_job.c, running, and what it says it did, checked against the provider's own account.
 #pragma once
 
+#include <fmt/format.h>
 #include <sys/types.h>
 
 #include <atomic>
@@ -45,6 +46,8 @@ class LateJob {
   Posted stop();
   // A child posts, and ends.
   Posted fork(uint64_t count, pid_t* child);
+  // A child of this pid, which its parent does not wait for; it stays until it is killed.
+  void stay_as(pid_t child) { ask(fmt::format("stay {}", child)); }
   void exec() { ask("exec"); }
   // Returns when it is as a process that ends is shortly before it has ended; it stays so.
   void leave();

@@ -25,11 +25,17 @@ namespace {
 const char* const kOneLinkAProbe = "multi,session";
 const char* const kForms[] = {"", "session", kOneLinkAProbe};
 
-bool has_ended(const Trace& trace, pid_t pid) {
-  return std::any_of(trace.processes().begin(), trace.processes().end(), [&](const sigma_process& record) {
-    return record.kind == SIGMA_PROCESS_EXIT && record.h.pid == static_cast<uint32_t>(pid);
-  });
+std::vector<sigma_process> told_of(const Trace& trace, pid_t pid, uint32_t kind) {
+  std::vector<sigma_process> found;
+  for (const sigma_process& record : trace.processes())
+    if (record.kind == kind && record.h.pid == static_cast<uint32_t>(pid)) found.push_back(record);
+  return found;
 }
+
+bool has_ended(const Trace& trace, pid_t pid) { return !told_of(trace, pid, SIGMA_PROCESS_EXIT).empty(); }
+
+void with_tiny_ring(sigma::TracerOptions& options) { options.ring_bytes = 4096; }
+constexpr uint64_t kMoreThanTinyRing = 200;
 
 void check_loaded_late(LateJob& job, Trace& trace, const std::vector<std::string>& libraries) {
   job.load();
@@ -212,6 +218,108 @@ TEST_CASE("a target that is killed ends the trace with what it posted") {
   const auto seen = trace.sends(pid);
   CHECK(seen.size() + 1 >= job.progress());
   CHECK(seen == ids(Posted{sent.first, seen.size()}));
+}
+
+TEST_CASE("the end of a process is told when the ring has no room for it") {
+  LateJob jobs[3];  // what a post does not fit in may have room for one end
+  for (LateJob& job : jobs) job.load();
+  Trace trace({jobs[0].pid(), jobs[1].pid(), jobs[2].pid()}, "", with_tiny_ring);
+  std::vector<pid_t> pids;
+  for (LateJob& job : jobs) {
+    pids.push_back(job.pid());
+    job.send(kMoreThanTinyRing);
+    CHECK(job.end() == 0);
+  }
+  trace.poll_until([&] { return trace.tracer().ended(); });
+  trace.stop();
+  const sigma::Counters counters = trace.counters();
+  REQUIRE(counters.records_dropped > 0);
+  CHECK(counters.records_attempted == counters.records_consumed + counters.records_dropped);
+  for (const pid_t pid : pids) {
+    const auto ends = told_of(trace, pid, SIGMA_PROCESS_EXIT);
+    REQUIRE(ends.size() == 1);
+    CHECK(ends[0].exit_code == 0);
+    CHECK(std::string(ends[0].comm) == "late_job");
+    for (const sigma_post& post : trace.posts())
+      if (post.h.pid == ends[0].h.pid) CHECK(post.h.time_ns < ends[0].h.time_ns);
+  }
+}
+
+TEST_CASE("another program in a process is told when the ring has no room for it") {
+  LateJob job;
+  job.load();
+  Trace trace({job.pid()}, "", with_tiny_ring);
+  for (int i = 0; i < 3; i++) {
+    job.send(kMoreThanTinyRing);
+    job.exec();
+    job.load();
+  }
+  trace.care();
+  const Posted after = job.send(10);
+  trace.stop();
+  REQUIRE(trace.counters().records_dropped > 0);
+  CHECK(told_of(trace, job.pid(), SIGMA_PROCESS_EXEC).size() == 3);
+  auto sends = trace.sends(job.pid());
+  REQUIRE(sends.size() > after.count);
+  sends.erase(sends.begin(), sends.end() - static_cast<ptrdiff_t>(after.count));
+  CHECK(sends == ids(after));
+  CHECK(job.end() == 0);
+}
+
+TEST_CASE("the end of a process is told where the kernel tells of none") {
+  LateJob first, second;
+  first.load();
+  second.load();
+  Trace trace({first.pid(), second.pid()}, "btf");
+  const pid_t pid = first.pid();
+  const Posted sent = first.send(10);
+  CHECK(first.end() == 0);
+  trace.poll_until([&] { return has_ended(trace, pid); });
+  CHECK_FALSE(trace.tracer().ended());
+  CHECK(trace.sends(pid) == ids(sent));
+  CHECK(second.end() == 0);
+  trace.poll_until([&] { return trace.tracer().ended(); });
+  trace.stop();
+  const auto ends = told_of(trace, pid, SIGMA_PROCESS_EXIT);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].exit_code == SIGMA_EXIT_UNKNOWN);
+  CHECK(ends[0].h.time_ns > trace.posts().back().h.time_ns);
+}
+
+TEST_CASE("a process that gets the number of one that has just ended is another one") {
+  LateJob former, parent;
+  former.load();
+  parent.load();
+  Trace trace({former.pid(), parent.pid()}, "", [](sigma::TracerOptions& options) { options.follow_forks = true; });
+  const pid_t pid = former.pid();
+  CHECK(former.end() == 0);
+  parent.stay_as(pid);
+  CHECK(parent.end() == 0);
+  trace.care();
+  trace.poll_until([&] { return told_of(trace, pid, SIGMA_PROCESS_EXIT).size() == 1; });
+  CHECK_FALSE(trace.tracer().ended());
+  ::kill(pid, SIGKILL);
+  trace.poll_until([&] { return trace.tracer().ended(); });
+  trace.stop();
+  CHECK(told_of(trace, pid, SIGMA_PROCESS_EXIT).size() == 2);
+}
+
+TEST_CASE("the end of a process is told once, though it is met again afterwards") {
+  LateJob first;
+  first.load();
+  Trace trace({}, "", [](sigma::TracerOptions& options) { options.selection = sigma::Selection{.comm = "late_job"}; });
+  trace.care();
+  LateJob job;
+  job.load();
+  const Posted sent = job.send(10);
+  const pid_t pid = job.pid();
+  ::kill(pid, SIGKILL);
+  siginfo_t info;
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);  // still there, as a zombie
+  trace.poll_until([&] { return has_ended(trace, pid); });
+  trace.stop();
+  CHECK(trace.sends(pid) == ids(sent));
+  CHECK(told_of(trace, pid, SIGMA_PROCESS_EXIT).size() == 1);
 }
 
 TEST_CASE("a target that is stopped is waited for") {

@@ -199,8 +199,9 @@ Status Capture::pause_target(pid_t pid, bool paused) {
 Status Capture::remove_target(pid_t pid) {
   const auto key = static_cast<uint32_t>(pid);
   const int result = bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.targets), &key);
+  if (result != 0 && errno == ENOENT) return {};
   impl_->new_generation();
-  if (result == 0 || errno == ENOENT) return {};
+  if (result == 0) return {};
   return Error{fmt::format("process {} cannot be removed: {}", pid, errno_text(errno))};
 }
 
@@ -233,6 +234,9 @@ std::vector<pid_t> Capture::targets() const {
 
 int Capture::ring_map_fd() const {
   return bpf_map__fd(impl_->skeleton->maps.records);
+}
+int Capture::spare_events_map_fd() const {
+  return bpf_map__fd(impl_->skeleton->maps.spare_events);
 }
 sigma_ring_slot* Capture::ring_slots() const {
   if (impl_->ring_slots == nullptr) {

@@ -121,6 +121,7 @@ class Capture {
   void detach(pid_t pid, bool data_path_only = false);
 
   int ring_map_fd() const;
+  int spare_events_map_fd() const;
   int queue_pairs_map_fd() const;
   // The array of SIGMA_RING_SLOTS slots that BPF and the queue observer share; null: not to be had.
   sigma_ring_slot* ring_slots() const;

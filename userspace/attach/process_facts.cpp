@@ -3,11 +3,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
+#include <optional>
 
 #include "base/fd.h"
 #include "base/human.h"
@@ -44,6 +47,22 @@ std::string read_file(const std::string& path) {
     text.append(part.data(), static_cast<size_t>(count));
   }
   return text;
+}
+
+uint64_t clock_ns(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// Of /proc/PID/stat, numbered as in proc(5); nothing when it is gone.
+std::optional<uint64_t> stat_field(pid_t pid, int number) {
+  const std::string text = read_file(fmt::format("/proc/{}/stat", pid));
+  size_t at = text.rfind(')');  // the name before it may hold anything
+  for (int field = 2; field < number && at != text.npos; field++) at = text.find(' ', at + 1);
+  uint64_t value = 0;
+  if (at == text.npos || std::from_chars(text.data() + at + 1, text.data() + text.size(), value).ec != std::errc{}) return {};
+  return value;
 }
 
 std::string fact_text(std::string_view value) {
@@ -126,6 +145,22 @@ ProcessFacts process_facts(pid_t pid) {
   add_environment_facts(read_file(fmt::format("/proc/{}/environ", pid)), facts);
   add_cgroup_facts(read_file(fmt::format("/proc/{}/cgroup", pid)), facts);
   return facts;
+}
+
+uint64_t process_start_ns(pid_t pid) {
+  const auto ticks = stat_field(pid, 22);  // since boot, suspends included
+  if (!ticks) return 0;
+  const auto tick_ns = 1'000'000'000 / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
+  const uint64_t awake_ns = clock_ns(CLOCK_MONOTONIC);  // the first to be read: too early rather than too late
+  const uint64_t suspended_ns = clock_ns(CLOCK_BOOTTIME) - awake_ns;
+  const uint64_t boot_ns = *ticks * tick_ns;
+  return boot_ns > suspended_ns ? boot_ns - suspended_ns : 0;
+}
+
+bool first_thread_exits(pid_t pid) {
+  constexpr uint64_t kExiting = 0x4;  // PF_EXITING, linux/sched.h
+  const auto flags = stat_field(pid, 9);
+  return !flags || (*flags & kExiting) != 0;
 }
 
 }  // namespace sigma

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Where a process belongs: its job, its rank, its cgroup and container. By an allow-list: of a
+// When a process was made, and where it belongs: its job, its rank, its cgroup and container. By an allow-list: of a
 // process's environment, which may hold secrets, only the variables named in process_facts.cpp are
 // looked at, and nothing else of it is kept.
 #pragma once
@@ -19,6 +19,13 @@ inline constexpr size_t kMaxFactBytes = 255;
 
 // Empty when the process is gone or may not be read.
 ProcessFacts process_facts(pid_t pid);
+
+// When the process was made, as CLOCK_MONOTONIC; never later than it was, and earlier by a tick (10 ms) at most. 0: it
+// is gone.
+uint64_t process_start_ns(pid_t pid);
+
+// Or is gone. Also that of a zombie.
+bool first_thread_exits(pid_t pid);
 
 // ---- the parts, pure functions of what /proc says; hostile input
 // `environment`: NUL-separated NAME=VALUE.

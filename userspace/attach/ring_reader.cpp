@@ -2,6 +2,8 @@
 #include "attach/ring_reader.h"
 
 #include <bpf/libbpf.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -15,12 +17,31 @@ constexpr int kEnough = -ECANCELED;
 
 }  // namespace
 
+// kernel/bpf/ringbuf.c: the consumer's position, then the producers', each in a page of its own. libbpf tells them
+// since 1.3.
+Status RingReader::Pages::map(int ring_map_fd) {
+  page_bytes_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* at = mmap(nullptr, 2 * page_bytes_, PROT_READ, MAP_SHARED, ring_map_fd, 0);
+  if (at == MAP_FAILED) return Error{"cannot map the BPF ring buffer's positions: " + errno_text(errno)};
+  memory_ = static_cast<std::byte*>(at);
+  return {};
+}
+
+RingReader::Pages::~Pages() {
+  if (memory_ != nullptr) munmap(memory_, 2 * page_bytes_);
+}
+
+uint64_t RingReader::Pages::at(size_t page) const {
+  return __atomic_load_n(reinterpret_cast<const unsigned long*>(memory_ + page * page_bytes_), __ATOMIC_ACQUIRE);
+}
+
 Result<std::unique_ptr<RingReader>> RingReader::open(int ring_map_fd, OnRecord on_record) {
   std::unique_ptr<RingReader> reader(new RingReader(std::move(on_record)));
   reader->ring_ = ring_buffer__new(ring_map_fd, &RingReader::on_sample, reader.get(), nullptr);
   if (reader->ring_ == nullptr)
     return Error{"cannot map the BPF ring buffer: " + errno_text(errno),
                  "a smaller --ring-size, or a higher memory limit, may help"};
+  SIGMA_CHECK(reader->pages_.map(ring_map_fd));
   return reader;
 }
 

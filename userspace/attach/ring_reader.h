@@ -34,15 +34,33 @@ class RingReader {
   // of records.
   Result<size_t> drain(size_t max_records = kMaxRecords);
 
+  // In bytes since the ring was made: what is before `position` has been passed on (the record that `on_record` is
+  // called with has not), what is before `produced` has been reserved.
+  uint64_t position() const { return pages_.at(0); }
+  uint64_t produced() const { return pages_.at(1); }
+
   uint64_t consumed() const { return consumed_; }
   uint64_t malformed() const { return malformed_; }
 
  private:
+  // The first two pages of the map: each begins with a counter of the kernel's.
+  class Pages {
+   public:
+    ~Pages();
+    Status map(int ring_map_fd);
+    uint64_t at(size_t page) const;
+
+   private:
+    std::byte* memory_ = nullptr;
+    size_t page_bytes_ = 0;
+  };
+
   explicit RingReader(OnRecord on_record) : on_record_(std::move(on_record)) {}
   static int on_sample(void* self, void* data, size_t size);
 
   OnRecord on_record_;
   ring_buffer* ring_ = nullptr;
+  Pages pages_;
   size_t left_ = 0;  // of the drain() that runs
   uint64_t consumed_ = 0;
   uint64_t malformed_ = 0;

@@ -79,7 +79,11 @@ Status Tracer::open() {
   }
   SIGMA_ASSIGN(capture_, Capture::load(capture_options, features_));
   SIGMA_ASSIGN(ring_, RingReader::open(capture_->ring_map_fd(),
-                                       [this](std::span<const std::byte> record) { on_ring_record(record); }));
+                                       [this](std::span<const std::byte> record) {
+                                         if (!spare_->empty()) tell_spare_events(ring_->position());
+                                         on_ring_record(record);
+                                       }));
+  SIGMA_ASSIGN(spare_, SpareEvents::open(capture_->spare_events_map_fd()));
 
   if (options_.budget > 0) {
     if (auto cost = calibrate(features_); cost.ok()) ns_per_hit_ = options_.check_posts ? cost->checked_ns : cost->post_ns;
@@ -147,6 +151,11 @@ Observer::Deliver Tracer::push_run() {
   return [this](RecordBuffer::Run& run) { reorder_.push_run(run.bytes, run.last_ns); };
 }
 
+// What is before this position in the ring has been told.
+void Tracer::tell_spare_events(uint64_t position) {
+  while (const auto event = spare_->take(position)) on_ring_record(std::as_bytes(std::span(&*event, 1)));
+}
+
 void Tracer::on_ring_record(std::span<const std::byte> record) {
   const auto* header = reinterpret_cast<const sigma_header*>(record.data());
   last_record_ns_ = header->time_ns;
@@ -194,7 +203,9 @@ Status Tracer::poll() {
   // Read before the drain and pushed after it: then few records that are newer, or none, come later.
   const auto clock_samples = read_clocks(monotonic_now_ns());
   const uint64_t now_ns = monotonic_now_ns();  // before the drain: see Reorder::release
+  SIGMA_CHECK(spare_->read());
   SIGMA_ASSIGN(last_drained_, ring_->drain());
+  tell_spare_events(ring_->position());
   for (const sigma_clock_sample& sample : clock_samples) push(std::as_bytes(std::span(&sample, 1)));
   if (watch_) {
     watch_->read([this](const LibraryEvent& event) {
@@ -215,9 +226,13 @@ Status Tracer::poll() {
   }
   for (const pid_t pid : std::exchange(rescan_, {})) {
     auto it = targets_.find(pid);
-    if (it != targets_.end() && !it->second.ended)
+    if (it != targets_.end() && it->second.ended) {  // this one has its number
+      forget(it);
+      it = targets_.end();
+    }
+    if (it != targets_.end())
       look_at_libraries(it->second);
-    else if (it == targets_.end() && (options_.follow_forks || selector_))
+    else if (options_.follow_forks || selector_)
       (void)add_process(pid);  // it may have ended already
   }
   search_next(now_ns);
@@ -294,11 +309,15 @@ void Tracer::stop() {
   tell_searches();
   capture_->detach();
   // To the end: nothing adds to it any more.
+  if (const auto read = spare_->read(); !read.ok()) state(read.error().what);
   for (auto drained = ring_->drain(); !drained.ok() || *drained > 0; drained = ring_->drain())
     if (!drained.ok()) {
       state(drained.error().what);
       break;
     }
+  tell_spare_events(UINT64_MAX);
+  for (const auto& [pid, target] : targets_)
+    if (!target.ended && has_exited(target)) tell_end(target);
   if (observer_) observer_->stop(push_run());
   reorder_.flush();
   stopped_ = true;
@@ -357,7 +376,7 @@ void Tracer::add_to(Counters& counters) const {
   counters.gpu_records_over_rate += bpf[SIGMA_COUNT_GPU_OVER_RATE];
   counters.program_runs_missed += capture_->missed_runs();
   if (observer_) observer_->add_to(counters);
-  counters.records_consumed += ring_->consumed();
+  counters.records_consumed += ring_->consumed() + spare_->consumed();
   counters.records_malformed += ring_->malformed();
   counters.records_late += reorder_.late();
   counters.libraries_unresolved += counters_.libraries_unresolved;

@@ -39,6 +39,7 @@
 #include "attach/reorder.h"
 #include "attach/ring_reader.h"
 #include "attach/selection.h"
+#include "attach/spare_events.h"
 #include "base/counters.h"
 #include "base/fd.h"
 #include "base/result.h"
@@ -123,7 +124,9 @@ class Tracer {
     bool functions_found = false;   // by its own objects
     size_t searches = 0;            // for these
     std::string command;            // likewise, its name
-    bool ended = false;
+    uint64_t start_ns = 0;          // of the process, not later than it was; 0: unknown
+    bool ended = false;             // which the session knows, or will
+    std::optional<uint64_t> gone_at;  // what is before this position in the ring may tell of the end that we see
     bool older = false;             // has queues made before the attach whose rings were not found
     bool readable = true;           // its memory can be read
     bool ring_mode = false;         // its probes on posts were too dear: the rings tell
@@ -147,6 +150,7 @@ class Tracer {
   bool observes() const { return observer_ != nullptr; }
   void push(std::span<const std::byte> record);
   Observer::Deliver push_run();
+  void tell_spare_events(uint64_t position);
   void on_ring_record(std::span<const std::byte> record);
   void on_host_ring(sigma_ring& ring);
   std::vector<sigma_clock_sample> read_clocks(uint64_t now_ns);
@@ -156,9 +160,13 @@ class Tracer {
 
   // The traced processes: tracer_targets.cpp.
   Status add_process(pid_t pid);
+  bool is_told_gone(pid_t pid) const;
   void on_process(const sigma_process& record);
   void note_name(const sigma_process& record);
   void notice_ends();
+  void look_for_unseen_end(Target& target);
+  void tell_end(const Target& target);
+  std::map<pid_t, Target>::iterator forget(std::map<pid_t, Target>::iterator target);
   void look_after_hook();
   void govern(Target& target, uint64_t now_ns);
   void push_window(bool pause, pid_t pid, uint64_t now_ns);
@@ -213,6 +221,7 @@ class Tracer {
   bool shared_probes_;  // one set of probes for all processes; the filter is BPF's alone
   std::unique_ptr<Capture> capture_;
   std::unique_ptr<RingReader> ring_;
+  std::unique_ptr<SpareEvents> spare_;
   // Where the preloaded GPU library has its registry, by process; the observer's thread asks.
   std::mutex registries_mutex_;
   std::map<pid_t, uint64_t> registries_;

@@ -5,44 +5,18 @@
 // wheels) are probed when a selected process maps them, and what such a process made before is
 // looked for.
 #include <fmt/format.h>
-
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <fstream>
 
+#include "attach/process_facts.h"
 #include "attach/tracer.h"
+#include "base/clock.h"
 
 namespace sigma {
 namespace {
 
 constexpr size_t kMaxKinds = 65'536;
-
-uint64_t clock_ns(clockid_t clock) {
-  timespec now;
-  clock_gettime(clock, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
-
-// When the process was made, as CLOCK_MONOTONIC; field 22 of /proc/PID/stat is in ticks since boot,
-// suspends included (proc(5)). At most a tick too early. 0: unknown.
-uint64_t start_ns(pid_t pid) {
-  std::ifstream in(fmt::format("/proc/{}/stat", pid));
-  std::string text;
-  std::getline(in, text);
-  size_t at = text.rfind(')');  // the name before it may hold anything
-  for (int field = 2; field < 22 && at != text.npos; field++) at = text.find(' ', at + 1);
-  uint64_t ticks = 0;
-  if (at == text.npos ||
-      std::from_chars(text.data() + at + 1, text.data() + text.size(), ticks).ec != std::errc{})
-    return 0;
-  const auto tick_ns = 1'000'000'000 / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
-  const uint64_t suspended_ns = clock_ns(CLOCK_BOOTTIME) - clock_ns(CLOCK_MONOTONIC);
-  const uint64_t boot_ns = ticks * tick_ns;
-  return boot_ns > suspended_ns ? boot_ns - suspended_ns : 0;
-}
 
 }  // namespace
 
@@ -100,10 +74,10 @@ void Tracer::search_next(uint64_t now_ns) {
   scans_.pop_front();
   if (it == targets_.end() || !std::exchange(it->second.scan_due, false)) return;
   Target& target = it->second;
-  const uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
+  const uint64_t begin_ns = monotonic_now_ns();
   if (target.linked_in) {
     find_linked_in(target);
-    return pace_.on_piece(begin_ns, clock_ns(CLOCK_MONOTONIC));
+    return pace_.on_piece(begin_ns, monotonic_now_ns());
   }
   std::string libibverbs;
   if (const auto maps = read_maps(target.pid); maps.ok())
@@ -114,14 +88,14 @@ void Tracer::search_next(uint64_t now_ns) {
           libibverbs = *path;
   target.since_ns = begin_ns;
   find_older_objects(target, libibverbs);
-  pace_.on_piece(begin_ns, clock_ns(CLOCK_MONOTONIC));
+  pace_.on_piece(begin_ns, monotonic_now_ns());
 }
 
 // Since when the process's memory is what it is: its exec where that was seen, else its start. 0:
 // unknown.
 uint64_t Tracer::born_ns(pid_t pid) const {
   const auto seen = born_ns_.find(pid);
-  return seen != born_ns_.end() ? seen->second : selector_ ? start_ns(pid) : 0;
+  return seen != born_ns_.end() ? seen->second : selector_ ? process_start_ns(pid) : 0;
 }
 
 }  // namespace sigma

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <utility>
 
+#include "attach/process_facts.h"
 #include "attach/tracer.h"
 #include "base/clock.h"
 #include "base/text_field.h"
@@ -43,7 +44,14 @@ std::string Tracer::name_of(pid_t pid) const {
   return name.empty() && known != names_.end() ? known->second.name : name;
 }
 
+// Its end has been told, and what is there has not come since.
+bool Tracer::is_told_gone(pid_t pid) const {
+  const auto known = names_.find(pid);
+  return known != names_.end() && known->second.gone_ns != 0 && first_thread_exits(pid);
+}
+
 Status Tracer::add_process(pid_t pid) {
+  if (is_told_gone(pid)) return Error{fmt::format("process {} has ended", pid)};
   Target target;
   target.pid = pid;
   target.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
@@ -51,6 +59,7 @@ Status Tracer::add_process(pid_t pid) {
     return errno == ESRCH ? Error{fmt::format("there is no process {}", pid), "`ps -e` shows what runs"}
                           : Error{fmt::format("cannot follow process {}: {}", pid, errno_text(errno))};
   target.since_ns = monotonic_now_ns();
+  target.start_ns = process_start_ns(pid);
   target.seccomp = is_seccomp_filtered(pid);
   target.governor = Governor({.budget = options_.budget, .ns_per_hit = ns_per_hit_});
   SIGMA_CHECK(capture_->add_target(pid));
@@ -81,7 +90,14 @@ void Tracer::on_process(const sigma_process& record) {
     const auto parent = targets_.find(pid);
     if (parent != targets_.end() && parent->second.waiting) born_ns_[child] = record.h.time_ns;
   } else if (record.kind == SIGMA_PROCESS_EXIT || record.kind == SIGMA_PROCESS_LEFT) {
-    if (auto it = targets_.find(pid); it != targets_.end()) it->second.ended = true;
+    if (auto it = targets_.find(pid); it != targets_.end()) {
+      Target& target = it->second;
+      target.ended = record.h.time_ns >= target.start_ns;
+      if (!target.ended) {  // the end is of the one that had this number before, and so is what the rings tell
+        target.looked = false;
+        rescan_.insert(pid);
+      }
+    }
     born_ns_.erase(pid);
     if (observer_) observer_->on_process_end(record.h.pid, record.h.time_ns);
   }
@@ -195,38 +211,53 @@ bool Tracer::is_ending(const Target& target) {
   return has_no_root || has_exited(target);
 }
 
-// What has ended is forgotten: a trace of a whole machine sees processes without end.
+// BPF tells of an end before the kernel shows it by the descriptor. Where it cannot (without process events), or has
+// not seen it (before the process was a target), we do, when all that was in the ring by then has been told.
+void Tracer::look_for_unseen_end(Target& target) {
+  if (target.ended || !has_exited(target)) return;
+  if (!target.gone_at)
+    target.gone_at = ring_->produced();  // by the next look, what was kept aside has been read as well
+  else if (ring_->position() >= *target.gone_at)
+    tell_end(target);
+}
+
+void Tracer::tell_end(const Target& target) {
+  sigma_process exit{};
+  exit.h = {monotonic_now_ns(), SIGMA_PROCESS, sizeof exit, 0, static_cast<__u32>(target.pid), 0};
+  exit.kind = SIGMA_PROCESS_EXIT;
+  exit.exit_code = SIGMA_EXIT_UNKNOWN;
+  name_of(target.pid).copy(exit.comm, sizeof exit.comm - 1);
+  on_process(exit);
+  push(std::as_bytes(std::span(&exit, 1)));
+}
+
 void Tracer::notice_ends() {
   std::erase_if(names_, [this](const auto& each) { return each.second.gone_ns != 0 && each.second.gone_ns < told_until_ns_; });
   for (auto it = targets_.begin(); it != targets_.end();) {
-    const pid_t pid = it->first;
     Target& target = it->second;
-    if (!target.ended && !has_exited(target)) {
-      ++it;
-      continue;
-    }
-    if (!target.ended && !process_events_) {
-      sigma_process exit{};
-      exit.h = {monotonic_now_ns(), SIGMA_PROCESS, sizeof exit, 0, static_cast<__u32>(pid), 0};
-      exit.kind = SIGMA_PROCESS_EXIT;
-      push(std::as_bytes(std::span(&exit, 1)));
-    }
-    if (!shared_probes_) {
-      capture_->detach(pid);
-      counters_.governor_pauses += target.governor.pauses();
-      paused_ns_ += target.governor.paused_ns(monotonic_now_ns());
-    } else if (target.governor.paused() && --paused_targets_ == 0) {
-      switch_shared_data_path(true, monotonic_now_ns());
-    }
-    tell_not_found(target);
-    if (!process_events_) (void)capture_->remove_target(pid);
-    born_ns_.erase(pid);
-    {
-      const std::lock_guard lock(registries_mutex_);
-      registries_.erase(pid);
-    }
-    it = targets_.erase(it);
+    look_for_unseen_end(target);
+    it = target.ended ? forget(it) : std::next(it);
   }
+}
+
+// What has ended: a trace of a whole machine sees processes without end.
+std::map<pid_t, Tracer::Target>::iterator Tracer::forget(std::map<pid_t, Target>::iterator ended) {
+  const auto& [pid, target] = *ended;
+  if (!shared_probes_) {
+    capture_->detach(pid);
+    counters_.governor_pauses += target.governor.pauses();
+    paused_ns_ += target.governor.paused_ns(monotonic_now_ns());
+  } else if (target.governor.paused() && --paused_targets_ == 0) {
+    switch_shared_data_path(true, monotonic_now_ns());
+  }
+  tell_not_found(target);
+  // BPF has taken it out, and may have done so before we put it in.
+  if (first_thread_exits(pid)) (void)capture_->remove_target(pid);
+  {
+    const std::lock_guard lock(registries_mutex_);
+    registries_.erase(pid);
+  }
+  return targets_.erase(ended);
 }
 
 }  // namespace sigma

@@ -124,7 +124,7 @@ void Objects::on_process(const sigma_process& record) {
       const auto it = processes_.find(pid);
       if (it == processes_.end()) break;
       it->second.info.exit_ns = record.h.time_ns;
-      it->second.info.exit_code = record.exit_code;
+      if (record.exit_code != SIGMA_EXIT_UNKNOWN) it->second.info.exit_code = record.exit_code;
       if (it->second.info.comm.empty()) it->second.info.comm = comm;
       remember(closed_processes_, std::move(it->second.info));
       processes_.erase(it);
