@@ -186,6 +186,8 @@ class Comparison:
             self.differ(f"{key}: {len(rows)} send operations, the device fetched {len(wqes)}")
             return
         concurrent = any("concurrent" in row["flags"] for row in rows)
+        if concurrent and len({row["tid"] for row in rows}) == 1:
+            self.differ(f"{key}: operations of one thread are said to be concurrent")
         if concurrent:  # threads posting at once: which came first is not known, what they posted is
             wanted = collections.Counter(self.posted(wqe) for wqe in wqes)
             got = collections.Counter(self.row_posted(row, wqe) for row, wqe in zip(rows, wqes))

@@ -231,6 +231,7 @@ def comparison_can_fail(trace, _):
               "time_ns": "9" * 19, "complete_ns": "1", "latency_ns": "1"}
     for name, value in values.items():
         found(f"{name} {value!r}", lambda t, name=name, value=value: t.rows[at].update({name: value}))
+    found("a mark of several threads' posts", lambda t: t.rows[at].update(flags="concurrent"))
     found("an unfinished operation", lambda t: t.rows[at].update(status="unfinished"))
     found("a missing operation", lambda t: t.rows.pop(at))
     found("an operation told twice", lambda t: t.rows.insert(at, dict(t.rows[at])))
