@@ -174,11 +174,12 @@ def seen_otherwise():
                  "write_bw_inline", "write_bw_lists", "write_bw_lists_old_post", "write_bw_all_options", "write_bw_moderation",
                  "write_bw_qps_both", "send_bw_events",
                  "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "atomic_bw_cas_old_post", "threads", "churn",
-                 "churn_same_numbers", "verbs_data_roce", "errors_access", "errors_rnr", "reset", "cq_resize"):
+                 "churn_same_numbers", "verbs_data_roce", "scatter_to_cqe", "errors_access", "errors_rnr", "reset",
+                 "cq_resize"):
         rows[f"{name}.probe_ring"] = TESTS[name].but(**PROBE_RING)
     for name in ("rc_pingpong_events", "ud_pingpong_roce", "write_bw", "write_bw_inline", "write_bw_moderation", "write_bw_qps_both",
-                 "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "churn", "churn_same_numbers", "errors_access", "reset",
-                 "cq_resize"):
+                 "read_bw", "send_bw", "send_bw_srq", "atomic_bw_fadd", "churn", "churn_same_numbers", "scatter_to_cqe",
+                 "errors_access", "reset", "cq_resize"):
         rows[f"{name}.ring_ring"] = TESTS[name].but(**RING_RING)
     return rows
 
