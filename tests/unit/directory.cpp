@@ -5,7 +5,9 @@
 #include <rdma/mlx5_user_ioctl_cmds.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
+#include <tuple>
 #include <vector>
 
 #include "catch.h"
@@ -32,6 +34,10 @@ struct Made : Directory::Events {
   void on_made(const RingOwner& owner, uint64_t time_ns) override {
     made.push_back(owner);
     at_ns.push_back(time_ns);
+  }
+  std::vector<std::tuple<uint64_t, ObjectKind, uint32_t>> gone;
+  void on_unknown_gone(uint32_t, uint64_t context, ObjectKind kind, uint32_t handle) override {
+    gone.emplace_back(context, kind, handle);
   }
 };
 
@@ -107,4 +113,32 @@ TEST_CASE("directory: what was found in memory was not told by a command") {
   CHECK(directory.has_heard_of(kPid, kContext, 0x22));
   CHECK_FALSE(directory.has_heard_of(kPid, kOther, 0x22));
   CHECK(events.made.empty());
+}
+
+TEST_CASE("directory: of objects that commands destroy it tells where it did not know them") {
+  Made events;
+  Directory directory(events);
+  const auto qp = [](uint32_t handle) {
+    return UverbsRecord(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY)
+        .driver(RDMA_DRIVER_MLX5)
+        .handle(UVERBS_ATTR_DESTROY_QP_HANDLE, handle);
+  };
+  directory.on_uverbs(create_qp(2, 0x12).from(100, kPid, kContext).bytes());
+  directory.on_uverbs(qp(2).from(200, kPid, kContext).bytes());
+  CHECK(events.gone.empty());
+  directory.on_uverbs(qp(3).from(300, kPid, kOther).result(-EBUSY).bytes());
+  CHECK(events.gone.empty());
+  directory.on_uverbs(qp(3).from(400, kPid, kOther).bytes());
+  directory.on_uverbs(UverbsRecord(UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY)
+                          .driver(RDMA_DRIVER_MLX5)
+                          .handle(UVERBS_ATTR_DESTROY_CQ_HANDLE, 4)
+                          .from(500, kPid, kContext)
+                          .bytes());
+  directory.on_uverbs(devx(MLX5_IB_METHOD_DEVX_OBJ_DESTROY)
+                          .handle(MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, 5)
+                          .from(600, kPid, kContext)
+                          .bytes());
+  using Gone = std::tuple<uint64_t, ObjectKind, uint32_t>;
+  CHECK(events.gone == std::vector<Gone>{{kOther, ObjectKind::qp, 3}, {kContext, ObjectKind::cq, 4},
+                                         {kContext, ObjectKind::devx, 5}});
 }

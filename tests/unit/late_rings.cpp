@@ -491,4 +491,12 @@ TEST_CASE("late rings: what others tell of, the library or a command heard late,
   // This one made another queue pair, after the one with its number had gone.
   late.told_by_command(kContext, 0xfeed03, kBegunNs + 1);
   CHECK(is(1));
+  // Once it has gone it is not looked for, and was not seen all the same.
+  late.gone(kContext, ObjectKind::qp, 0xfeed03);
+  late.gone(kContext, ObjectKind::cq, 0xfeed03);
+  late.gone(kOther, ObjectKind::devx, 0xfeed03);
+  CHECK_FALSE(late.done());
+  late.gone(kContext, ObjectKind::devx, 0xfeed03);
+  CHECK(late.done());
+  CHECK(is(1));
 }

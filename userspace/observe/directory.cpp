@@ -116,7 +116,11 @@ void Directory::on_qp(const File& file, const sigma_uverbs& header, const Uverbs
     add_qp(key, std::move(qp));
     return events_.on_made(owner_of(file, header, facts.qp_num.value_or(0)), now_ns);
   }
-  if (it == qps_.end()) return;
+  if (it == qps_.end()) {
+    if (facts.action == UverbsAction::destroy)
+      events_.on_unknown_gone(file.pid, file.ucontext, ObjectKind::qp, *facts.handle);
+    return;
+  }
   if (facts.action == UverbsAction::modify && facts.qp_state)
     on_state(it->second, *facts.qp_state, now_ns);
   else if (facts.action == UverbsAction::destroy)
@@ -246,7 +250,8 @@ void Directory::on_cq(const File& file, const sigma_uverbs& header, const Uverbs
     if (!plausible(spec)) return add_unplaced(spec.owner, SIGMA_RING_CQ);
     events_.on_cq(spec);
     cqs_[key] = spec;
-  } else if (facts.action == UverbsAction::destroy && it != cqs_.end()) {
+  } else if (facts.action == UverbsAction::destroy) {
+    if (it == cqs_.end()) return events_.on_unknown_gone(file.pid, file.ucontext, ObjectKind::cq, *facts.handle);
     events_.on_end_cq(it->second.owner, now_ns);
     cqs_.erase(it);
   }
@@ -280,8 +285,12 @@ void Directory::on_devx(const File& file, const sigma_uverbs& header, const Devx
     return;
   }
   if (facts.action == UverbsAction::destroy) {
-    if (const auto qp = qps_.find(key); qp != qps_.end()) remove_qp(qp, now_ns);
-    if (const auto cq = cqs_.find(key); cq != cqs_.end()) {
+    const auto qp = qps_.find(key);
+    const auto cq = cqs_.find(key);
+    if (qp == qps_.end() && cq == cqs_.end())
+      events_.on_unknown_gone(file.pid, file.ucontext, ObjectKind::devx, *facts.handle);
+    if (qp != qps_.end()) remove_qp(qp, now_ns);
+    if (cq != cqs_.end()) {
       events_.on_end_cq(cq->second.owner, now_ns);
       cqs_.erase(cq);
     }

@@ -36,6 +36,8 @@ class Directory {
     virtual void on_end_cq(const RingOwner& owner, uint64_t at_ns) = 0;
     // A command made this queue pair, whether its ring could be placed or not.
     virtual void on_made(const RingOwner& owner, uint64_t at_ns) = 0;
+    // A command has destroyed an object of which nothing was known here. `context`: as commands name it.
+    virtual void on_unknown_gone(uint32_t pid, uint64_t context, ObjectKind kind, uint32_t handle) = 0;
   };
   explicit Directory(Events& events) : events_(events) {}
 

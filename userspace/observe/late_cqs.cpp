@@ -136,7 +136,7 @@ bool LateCqs::take(const OwnerMemory& memory, const Sought& sought, const CqPlac
   return true;
 }
 
-void LateCqs::forget(uint64_t context, uint32_t handle) {
+void LateCqs::gone(uint64_t context, uint32_t handle) {
   std::erase_if(sought_, [&](const Sought& sought) {
     return sought.cq.context == context && sought.cq.handle == handle;
   });

@@ -40,7 +40,8 @@ class LateCqs {
              std::vector<FoundCq>& out);
   bool due(uint64_t now_ns) const;
   void look(const OwnerMemory& memory, uint64_t budget, uint64_t now_ns, std::vector<FoundCq>& out);
-  void forget(uint64_t context, uint32_t handle);
+  // A command has destroyed it.
+  void gone(uint64_t context, uint32_t handle);
   // Of a queue pair made by DevX others tell: nobody needs to find its completions.
   void told_elsewhere(uint64_t context, uint32_t qp_num) { devx_numbers_.erase({context, qp_num}); }
 

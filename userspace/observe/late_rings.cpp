@@ -299,6 +299,7 @@ struct LateRings::Impl {
   std::vector<SendPlace> taken;
   FieldVote<SendFields> send_votes, devx_votes;
   size_t cursor = 0;
+  size_t gone_verbs = 0, gone_devx = 0;  // queue pairs that were not placed by their end
 };
 
 LateRings::LateRings(pid_t pid, KnownFields& known, const LateLimits& limits)
@@ -357,11 +358,14 @@ FoundRings LateRings::look(uint64_t now_ns) {
   return found;
 }
 
-void LateRings::forget(uint64_t context, uint32_t handle) {
+void LateRings::gone(uint64_t context, ObjectKind kind, uint32_t handle) {
+  if (kind == ObjectKind::cq) return impl_->cqs.gone(context, handle);
   std::erase_if(impl_->qps, [&](const QueuePairSought& qp) {
-    return qp.found.spec.owner.context == context && qp.found.handle == handle;
+    if (qp.found.spec.owner.context != context || qp.found.handle != handle) return false;
+    if (qp.is_devx() != (kind == ObjectKind::devx)) return false;
+    ++(qp.is_devx() ? impl_->gone_devx : impl_->gone_verbs);
+    return true;
   });
-  impl_->cqs.forget(context, handle);
 }
 
 void LateRings::told_inside(uint64_t context, uint32_t number) {
@@ -376,10 +380,10 @@ void LateRings::told_by_command(uint64_t context, uint32_t number, uint64_t made
 }
 
 bool LateRings::done() const { return impl_->qps.empty() && impl_->cqs.empty(); }
-size_t LateRings::unplaced_qps() const { return impl_->qps.size(); }
+size_t LateRings::unplaced_qps() const { return impl_->qps.size() + impl_->gone_verbs + impl_->gone_devx; }
 size_t LateRings::unplaced_verbs_qps() const {
-  return static_cast<size_t>(
-      std::ranges::count_if(impl_->qps, [](const QueuePairSought& qp) { return !qp.is_devx(); }));
+  return impl_->gone_verbs + static_cast<size_t>(std::ranges::count_if(
+                                 impl_->qps, [](const QueuePairSought& qp) { return !qp.is_devx(); }));
 }
 size_t LateRings::unplaced_cqs() const { return impl_->cqs.unplaced(); }
 size_t LateRings::devx_without_completions() const { return impl_->cqs.devx_without_completions(); }

@@ -54,10 +54,11 @@ class LateRings {
   FoundRings begin(const LiveObjects& live, const std::string& build_id, uint64_t now_ns);
   FoundRings look(uint64_t now_ns);
 
-  // The process destroys it, or has: nobody needs to find it any more. `handle` in `context`.
-  void forget(uint64_t context, uint32_t handle);
+  // A command has destroyed the object of this handle. It can be found no more, and its memory may be
+  // another's soon; but it counts on as one that was not placed.
+  void gone(uint64_t context, ObjectKind kind, uint32_t handle);
 
-  // Likewise: the preloaded library tells of this queue pair.
+  // Nobody needs to find this queue pair: the preloaded library tells of it.
   void told_inside(uint64_t context, uint32_t number);
   // Likewise: the command that made it, then, was heard, if late. One of a later time made another one.
   void told_by_command(uint64_t context, uint32_t number, uint64_t made_ns);

@@ -115,6 +115,13 @@ void Observer::on_made(const RingOwner& owner, uint64_t at_ns) {
   for (const auto& [context, name] : it->second.older_names)
     if (name == owner.context) it->second.late->told_by_command(context, owner.number, at_ns);
 }
+// One that is still sought: another may have its memory from now on.
+void Observer::on_unknown_gone(uint32_t pid, uint64_t named, ObjectKind kind, uint32_t handle) {
+  const auto it = processes_.find(pid);
+  if (it == processes_.end() || !it->second.late) return;
+  for (const auto& [context, name] : it->second.older_names)
+    if (name == named) it->second.late->gone(context, kind, handle);
+}
 
 // ---- queues older than the attach --------------------------------------------------------------
 

@@ -113,6 +113,7 @@ class Observer : private Directory::Events {
   void on_end_send(const RingOwner& owner, uint64_t at_ns) override;
   void on_end_cq(const RingOwner& owner, uint64_t at_ns) override;
   void on_made(const RingOwner& owner, uint64_t at_ns) override;
+  void on_unknown_gone(uint32_t pid, uint64_t context, ObjectKind kind, uint32_t handle) override;
 
   void run();
   uint64_t look_around(uint64_t now_ns);

@@ -22,6 +22,9 @@ struct RingOwner {
   auto operator<=>(const RingOwner&) const = default;
 };
 
+// What a handle is of; those of DevX do not say more.
+enum class ObjectKind : uint8_t { qp, cq, devx };
+
 struct SendSpec {
   RingOwner owner;
   uint64_t ring_addr = 0, doorbell_addr = 0;  // of the record's first word, as for receives
