@@ -50,7 +50,8 @@ enum sigma_initiator { SIGMA_INITIATOR_UNKNOWN, SIGMA_INITIATOR_CPU, SIGMA_INITI
 enum sigma_ring_flags {
   SIGMA_RING_BY_FILE =
       1 << 0, /* `context` is sigma_uverbs' struct file *, not a struct ibv_context * */
-  SIGMA_RING_MODULO = 1 << 1,    /* the index, or the count, is known modulo 65,536 only */
+  SIGMA_RING_MODULO = 1 << 1,    /* the index, or the count, is known modulo 65,536 only; of a completion ring: how
+                                    many it missed, modulo twice its entries */
   SIGMA_RING_MARGIN = 1 << 2,    /* certified by the distance to the doorbell read after the copy */
   SIGMA_RING_POSTERIOR = 1 << 3, /* certified by a later doorbell */
   SIGMA_RING_TRUNCATED = 1 << 4, /* segments left out: bytes is a lower bound */

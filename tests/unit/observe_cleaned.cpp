@@ -19,6 +19,7 @@ namespace {
 
 using sigma::CqeBytes;
 using sigma::CqeFields;
+using sigma::LookTimes;
 using sigma::RecordBuffer;
 using sigma::RingBytes;
 
@@ -144,7 +145,19 @@ struct Model {
   }
   void look() {
     now += 1000;
-    observe_rig::look_at(*reader, ring, static_cast<uint32_t>(ring.consumed()), {now - 1000, now}, out);
+    const LookTimes times{now - 1000, now};
+    if (!reader->is_read()) return look_at_index(times);
+    observe_rig::look_at(*reader, ring, static_cast<uint32_t>(ring.consumed()), times, out);
+  }
+  void look_at_index(const LookTimes& times) {
+    const auto check = reader->index_check();
+    const auto first = ring.copy(check.first, check.count);
+    const auto consumer = static_cast<uint32_t>(ring.consumed());
+    if (!reader->on_counted(consumer, RingBytes{std::span<const std::byte>(first)}, times, out)) return;
+    ++second_copies;
+    const auto second = ring.copy(check.first, check.count);
+    reader->on_index_check(RingBytes{std::span<const std::byte>(first)}, RingBytes{std::span<const std::byte>(second)},
+                           now, out);
   }
   // As the command begins, by BPF.
   void last_look() {
@@ -175,6 +188,7 @@ struct Model {
       ++count;
     }
     missed = heard.missed;
+    if (!heard.states.empty()) state = heard.states.back();
   }
 
   std::mt19937 random;
@@ -185,7 +199,8 @@ struct Model {
   RecordBuffer out;
   observe_rig::Heard heard;
   std::set<Told> truth, told;
-  uint64_t count = 0, missed = 0, stamp = 100, now = 1'000'000;
+  sigma_ring state{};  // as last said
+  uint64_t count = 0, missed = 0, stamp = 100, now = 1'000'000, second_copies = 0;
   uint32_t next_number = 0x80;
 };
 
@@ -241,6 +256,79 @@ TEST_CASE("observe: laps show where the only index is that of the library's clea
   // The last ones, each at its place.
   for (uint64_t stamp = model.stamp - 2; stamp <= model.stamp; ++stamp)
     CHECK(model.told.contains({0x82u, MLX5_CQE_RESP_SEND, uint16_t{7}, stamp}));
+}
+
+// Then the index is all that there is, and says that nothing comes.
+TEST_CASE("observe: where the index alone is looked at, that of the library's cleanings is not believed") {
+  struct Case {
+    uint32_t before;   // receives, read one by one
+    uint32_t at_once;  // then, while entries are not read: so many between two looks
+  };
+  const Case each = GENERATE(Case{0, 1}, Case{6, 1}, Case{6, 7}, Case{28, 1}, Case{6, 40}, Case{20, 64}, Case{60, 1});
+  CAPTURE(each.before, each.at_once);
+  Model model(1, false);
+  const auto receive = [&](uint32_t qp_num) { model.receive(qp_num); };
+  const auto look = [&] { model.look(), model.hear(); };
+  for (uint32_t i = 0; i < 5; ++i) receive(i == 0 ? 0x80 : 0x81), look();
+  model.ring.clean(0x80);
+  look();
+  for (uint32_t i = 0; i < each.before; ++i) receive(0x82), look();
+  model.reader->set_counted(true, "observer cpu", model.now, model.out);
+  // What an index says that was found out already is not believed to begin with.
+  CHECK(model.reader->is_read() == (each.before == 60));
+  uint64_t unread = 0;
+  while (!model.reader->is_read()) {
+    for (uint32_t i = 0; i < each.at_once; ++i) receive(0x83);
+    unread += each.at_once;
+    REQUIRE(unread < 8 * kEntries * each.at_once);
+    look();
+  }
+  // It is said, and the rest is read: what was overwritten meanwhile is a gap, and its count marked.
+  if (unread > 0) {
+    CHECK(model.state.mode == SIGMA_RING_READ);
+    CHECK((model.state.flags & SIGMA_RING_OVERRUN) != 0);
+  }
+  for (int i = 0; i < 3; ++i) look();
+  for (uint32_t i = 0; i < 3; ++i) receive(0x82), look(), look();
+  CHECK(model.count + model.missed == model.reader->next());
+  CHECK((model.ring.produced() - model.reader->next()) % (2 * kEntries) == 0);
+  for (uint64_t stamp = model.stamp - 2; stamp <= model.stamp; ++stamp)
+    CHECK(model.told.contains({0x82u, MLX5_CQE_RESP_SEND, uint16_t{7}, stamp}));
+  model.reader->end(model.now, model.out);
+  model.hear();
+  CHECK(bool(model.state.flags & SIGMA_RING_MODULO) == (unread > kEntries));
+}
+
+// Its cleanings move older entries to where the index is, and it may stand still for as long as a ring has room.
+TEST_CASE("observe: where the index alone is looked at, its owner's is believed (seeded)") {
+  uint64_t missed = 0, second_copies = 0, looks = 0;
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    INFO("seed " << seed);
+    Model model(seed);
+    bool counted = false, known = false;
+    for (int turn = 0; turn < 400; ++turn) {
+      const uint32_t what = model.random() % 64;
+      if (what < 24) model.complete(seed % 2);
+      else if (what < 44) model.ring.poll();
+      else if (what < 61) model.look(), ++looks;
+      else if (what < 63) model.reader->set_counted(counted = !counted, "", model.now, model.out);
+      else model.destroy(seed % 2);
+      known |= model.reader->counts();
+      REQUIRE(model.reader->counts() == known);
+      REQUIRE(model.reader->is_read() == !(counted && known));
+    }
+    model.reader->set_counted(false, "", model.now, model.out);
+    for (int i = 0; i < 40; ++i) model.look();
+    model.hear();
+    CHECK(model.count + model.missed == model.reader->next());
+    CHECK(model.reader->next() == model.ring.produced());
+    CHECK((model.state.flags & SIGMA_RING_MODULO) == 0);
+    missed += model.missed;
+    second_copies += model.second_copies;
+  }
+  CHECK(missed > 1000);
+  CHECK(second_copies > 1000);
+  CHECK(second_copies < looks / 4);
 }
 
 TEST_CASE("observe: no completion is told twice, whatever is destroyed meanwhile (seeded)") {

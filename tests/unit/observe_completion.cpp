@@ -132,7 +132,7 @@ TEST_CASE("observe: completions that are only counted for a while are missed as 
     complete(20);
     watched.ring.consumed = watched.ring.produced - 3;
     watched.now += 1000;
-    watched.reader->on_counted(watched.ring.consumed & 0xffffff, {watched.now - 1000, watched.now}, watched.out);
+    watched.reader->on_counted(watched.ring.consumed & 0xffffff, {}, {watched.now - 1000, watched.now}, watched.out);
   }
   watched.heard.take(watched.out);
   CHECK(watched.heard.missed == watched.ring.consumed - 32 - 5);

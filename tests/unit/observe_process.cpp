@@ -268,3 +268,45 @@ TEST_CASE("observe: a process's rings are not looked at more often for tiny ones
     CHECK(reader.interval().ns() <= 100'000);
   }
 }
+
+TEST_CASE("observe: under pressure an index that is nobody's is noticed, and the ring read on") {
+  CqRing ring(8, 64);
+  alignas(8) std::byte doorbell[8] = {};
+  RecordBuffer out;
+  Heard heard;
+  sigma::ProcessReader reader(static_cast<uint32_t>(getpid()), {.read_posts = true, .read_completions = true}, nullptr);
+  sigma::CqSpec spec;
+  spec.owner = {.pid = static_cast<uint32_t>(getpid()), .context = 1, .by_file = false, .number = 9};
+  spec.ring_addr = reinterpret_cast<uint64_t>(ring.memory.data());
+  spec.doorbell_addr = reinterpret_cast<uint64_t>(doorbell);
+  spec.ring = {8, 64};
+  reader.open(spec, out);
+  const auto look = [&](int times) {
+    for (int i = 0; i < times; ++i) REQUIRE(reader.look(out));
+    heard.take(out);
+  };
+  const auto complete = [&](uint64_t count) {
+    for (; count > 0; --count) ring.complete(static_cast<uint16_t>(ring.produced));
+  };
+  complete(3);
+  look(3);
+  const bool keeps = GENERATE(false, true);
+  put32(doorbell, keeps ? 3 : 2);  // else the library's, which has cleaned two away
+  look(3);
+  REQUIRE(heard.completions.size() == 3);
+  reader.set_pressed(true, 1000, out);
+  heard.take(out);
+  REQUIRE(heard.states.back().mode == SIGMA_RING_COUNTED);
+  for (int i = 0; i < 40; ++i) {
+    complete(1);
+    if (keeps) put32(doorbell, static_cast<uint32_t>(ring.produced));
+    look(2);
+  }
+  CHECK(heard.states.back().mode == (keeps ? SIGMA_RING_COUNTED : SIGMA_RING_READ));
+  CHECK(heard.completions.size() == (keeps ? 3u : 43u - heard.missed));
+  CHECK(heard.missed == (keeps ? 43u - 3 - 8 : heard.missed));
+  CHECK(heard.missed < 43u - 3 - 8 + 1);
+  reader.close_cq(spec.owner, 2000, out);
+  heard.take(out);
+  CHECK(bool(heard.states.back().flags & SIGMA_RING_MODULO) == (!keeps && heard.missed > 0));
+}

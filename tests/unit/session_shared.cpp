@@ -51,6 +51,25 @@ struct SharedRig : Rig {
 
 }  // namespace
 
+TEST_CASE("shared receives: it is said where missed completions are known modulo the ring's laps") {
+  SharedRig rig;
+  for (const uint16_t flags : {uint16_t{0}, uint16_t{SIGMA_RING_MODULO}})
+    for (const uint8_t event : {SIGMA_RING_STATE, SIGMA_RING_END}) {
+      sigma_ring record{};
+      record.context = SharedRig::kContext;
+      record.number = 1;
+      record.kind = SIGMA_RING_CQ;
+      record.event = event;
+      record.flags = flags;
+      record.missed = 5;
+      record.tier = SIGMA_TIER_NONE;
+      rig.send(record, SIGMA_RING, SharedRig::kPid);
+    }
+  const sigma::Counters counters = rig.finish();
+  CHECK(counters.ring_completions_missed == 10);
+  CHECK(counters.ring_completions_modulo == 1);
+}
+
 TEST_CASE("shared receives: a slot is used again after those that were freed before it") {
   SharedRig rig;
   for (uint64_t wr_id = 100; wr_id < 104; ++wr_id) rig.receive(wr_id);

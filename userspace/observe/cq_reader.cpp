@@ -53,7 +53,8 @@ void CqReader::state(uint8_t event, const char* reason, uint64_t now_ns, RecordB
   record.cqn = spec_.owner.number;
   record.entries = spec_.ring.entries;
   if (spec_.ring.collapsed) record.flags |= SIGMA_RING_COLLAPSED;
-  if (!cursor_.counts) record.flags |= SIGMA_RING_OVERRUN;
+  if (!counts()) record.flags |= SIGMA_RING_OVERRUN;
+  if (modulo_) record.flags |= SIGMA_RING_MODULO;
   record.origin = spec_.origin;
   record.mode = is_read() ? SIGMA_RING_READ : SIGMA_RING_COUNTED;
   std::strncpy(record.reason, reason, sizeof(record.reason) - 1);
@@ -63,14 +64,52 @@ void CqReader::state(uint8_t event, const char* reason, uint64_t now_ns, RecordB
 void CqReader::set_counted(bool counted, const char* reason, uint64_t now_ns, RecordBuffer& out) {
   const bool read = is_read();
   counted_ = counted;
+  counted_since_ns_ = now_ns;
+  sighted_.reset();
   if (is_read() != read) state(SIGMA_RING_STATE, reason, now_ns, out);
 }
 
-void CqReader::on_counted(uint32_t consumer, const LookTimes& times, RecordBuffer& out) {
+CqReader::Wanted CqReader::index_check() const { return {cursor_.consumed, 1}; }
+
+bool CqReader::on_counted(uint32_t consumer, const RingBytes& check, const LookTimes& times, RecordBuffer& out) {
   const uint64_t before = cursor_.consumed;
   gap(consumed_to(spec_.ring, cursor_, consumer), times, out, SIGMA_GAP_COUNTED);
   fill_ = static_cast<double>(cursor_.consumed - before) / spec_.ring.entries;
   if (cursor_.consumed > cursor_.next && left_since_ns_ == 0) left_since_ns_ = times.before_ns;
+  if (cursor_.consumed != before) return false;
+  std::array<std::byte, kCqeBytes> entry;
+  if (!check.load(spec_.ring.entry_bytes - kCqeBytes, entry)) return false;
+  return !sighted_ || sighted_->position != before || sighted_->entry != entry;
+}
+
+// By stamps: the device writes newer ones, and the library's cleaning puts older ones there. In the place of the
+// entry at the index it may write once, that entry; if that one is there already, not at all.
+void CqReader::on_index_check(const RingBytes& first, const RingBytes& second, uint64_t now_ns, RecordBuffer& out) {
+  const size_t tail = spec_.ring.entry_bytes - kCqeBytes;
+  Sighting now{.position = cursor_.consumed};
+  std::array<std::byte, kCqeBytes> again;
+  if (!first.load(tail, now.entry) || !second.load(tail, again) || now.entry != again) return;
+  const Cqe cqe = decode_cqe(std::span<const std::byte, kCqeBytes>(now.entry));
+  if (never_written(now.entry)) {
+    now.stamp = 0;
+  } else {
+    if (cqe.has_timestamp && cqe.timestamp != 0) now.stamp = cqe.timestamp;
+    now.there = cqe.kind != CqeKind::invalid && cqe.owner == (now.position / spec_.ring.entries & 1);
+  }
+  const bool known = sighted_ && sighted_->position == now.position && sighted_->stamp && now.stamp;
+  if (known && *now.stamp > *sighted_->stamp && (sighted_->there || !now.there)) return refute_index(now_ns, out);
+  if (known && *now.stamp < *sighted_->stamp) now.stamp = sighted_->stamp, now.there = sighted_->there;
+  sighted_ = now;
+}
+
+// Whether a lap has passed since the last entry was read, the next look sees by that entry; or it has for certain,
+// where the owner was to have consumed all that was read.
+void CqReader::refute_index(uint64_t now_ns, RecordBuffer& out) {
+  index_refuted_ = true;
+  cursor_.counts = false;
+  whole_ring_ = cursor_.consumed >= cursor_.next;
+  left_since_ns_ = left_since_ns_ == 0 ? counted_since_ns_ : std::min(left_since_ns_, counted_since_ns_);
+  state(SIGMA_RING_STATE, "its index is not its owner's", now_ns, out);
 }
 
 void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason, uint64_t end) {
@@ -304,6 +343,7 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
   if (std::exchange(whole_ring_, false) && uncounted) {
     fill_ = 1;
     const Remains remains = skip_overwritten(spec_.ring, cursor_, first, second);
+    modulo_ = true;
     gap(remains.lost, since_left(times), out);
     missed_late_ = true;
     take_all(remains.from, remains.first, remains.again, times, out);
@@ -397,6 +437,7 @@ bool CqReader::catch_up(uint64_t first, const RingBytes& bytes, const LookTimes&
   CompletionCursor cursor = cursor_;
   uint64_t ahead = skip_to_newest(ring, cursor, RingBytes{std::span<const std::byte>(whole)});
   const bool passed = lapped({first, ring.entries}, bytes);
+  modulo_ = modulo_ || passed;
   if (!passed) ahead %= 2 * entries;
   const uint64_t newest = cursor_.next + ahead;
   if (!passed && newest <= first + entries) return false;
@@ -430,6 +471,7 @@ void CqReader::on_resized(const CqSpec& spec) {
   spec_ = spec;
   spec_.slot = slot;
   ++cursor_.next;
+  sighted_.reset();
   cursor_.fresh_until = cursor_.next + spec.ring.entries;
   cursor_.has_anchor = false;
 }

@@ -4,8 +4,14 @@
 // Entries stay readable after the owner has consumed them, until the next lap overwrites them. Laps
 // are counted by the consumer index, where the owner keeps it, else by the last entry read
 // (completion_ring.h). An index that does not allow what the device has written is nobody's: where the
-// owner polls by itself, libmlx5's cleanings are all that it counts. An entry that the library has moved into another's place is told once, and
-// the other is a gap (told_completions.h). No I/O. One thread.
+// owner polls by itself, libmlx5's cleanings are all that it counts. An entry that the library has moved into
+// another's place is told once, and the other is a gap (told_completions.h).
+//
+// Where entries are not read, to spare the job, the index is all that there is. Then the one entry that its owner
+// is to poll next is looked at while the index stands still: the device does not write there again before that one
+// has been consumed. If it has, the index is nobody's, and the ring is read on. Rings whose index cannot be
+// judged so, those that compress, are read on in any case.
+// No I/O. One thread.
 #pragma once
 
 #include <array>
@@ -86,9 +92,15 @@ class CqReader {
   // `counted`: entries are not read for a while, where the owner's index counts them; those that do not
   // count are.
   void set_counted(bool counted, const char* reason, uint64_t now_ns, RecordBuffer& out);
-  bool is_read() const { return !counted_ || !cursor_.counts || spec_.ring.collapsed; }
-  // Instead of copies: what has been overwritten was missed; the last lap stands, to be read yet.
-  void on_counted(uint32_t consumer, const LookTimes& times, RecordBuffer& out);
+  bool is_read() const {
+    return !counted_ || !counts() || spec_.ring.collapsed || spec_.ring.layout != CqLayout::plain;
+  }
+  // Instead of copies: what has been overwritten was missed; the last lap stands, to be read yet. `check`: a copy
+  // of index_check()'s entry from before `consumer` was read. True: on_index_check() is to have it, and a second
+  // one from after.
+  Wanted index_check() const;
+  bool on_counted(uint32_t consumer, const RingBytes& check, const LookTimes& times, RecordBuffer& out);
+  void on_index_check(const RingBytes& first, const RingBytes& second, uint64_t now_ns, RecordBuffer& out);
   // What BPF copied, from position `first` on.
   void on_last(uint64_t first, const RingBytes& bytes, uint32_t consumer, const LookTimes& times,
                RecordBuffer& out);
@@ -103,6 +115,7 @@ class CqReader {
   bool lapped(const Wanted& wanted, const RingBytes& copy) const;
   std::optional<bool> overtaken(uint64_t from, const RingBytes& copy) const;
   bool refutes_index(uint64_t from, const RingBytes& first, const RingBytes& second, uint64_t consumed) const;
+  void refute_index(uint64_t now_ns, RecordBuffer& out);
   uint32_t index_to_take(uint64_t from, const RingBytes& first, const RingBytes& second, uint32_t consumer);
   std::optional<ReachedIndices> sampled(const Wanted& wanted, const RingBytes& copy, const SendRing& user,
                                         uint64_t& end) const;
@@ -129,11 +142,21 @@ class CqReader {
   bool serves_receives_ = false;
   bool caught_up_ = false;
   bool counted_ = false;
+  uint64_t counted_since_ns_ = 0;
+  // What stood in the place of the entry that the owner polls next, as its index says.
+  struct Sighting {
+    uint64_t position = 0;
+    std::array<std::byte, kCqeBytes> entry{};
+    std::optional<uint64_t> stamp;  // 0: never written; empty: it has none
+    bool there = false;             // it is that entry, by its owner bit
+  };
+  std::optional<Sighting> sighted_;
   bool whole_first_ = false;  // the next look takes all of the first lap: it shows that the first entry stands
   bool index_refuted_ = false;  // the doorbell record's index is not the owner's
   bool overrun_ = false;  // entries were read that an index which is kept does not allow
   bool missed_late_ = false;  // the latest look missed some that may have come after it had read the doorbells
   bool whole_ring_ = false;  // a lap has passed uncounted: the next look takes all of it
+  bool modulo_ = false;      // one has: what was missed is known modulo twice the entries
 };
 
 }  // namespace sigma

@@ -439,15 +439,19 @@ bool ProcessReader::copy_completions(Extent extent) {
   size_t at = 0;
   for (auto& [owner, cq] : cqs_) {
     const CqSpec& spec = cq.reader->spec();
-    cq.news = false;
-    cq.wanted = {};
+    cq.news = cq.checks = false;
+    cq.wanted = cq.check = {};
     if (!policy_.read_completions || is_stopped(spec, cq.looks)) continue;
     const bool asks = extent != Extent::expected && cq.before != nullptr;
     const uint32_t consumer = asks ? be32_at(cq.before) & 0xffffff : 0;
-    if (cq.reader->is_read()) cq.wanted = cq.reader->wanted(extent == Extent::generous, consumer);
+    if (cq.reader->is_read())
+      cq.wanted = cq.reader->wanted(extent == Extent::generous, consumer);
+    else
+      cq.check = cq.reader->index_check();
+    const CqReader::Wanted& range = cq.reader->is_read() ? cq.wanted : cq.check;
     cq.first_at = at;
-    add_range(local_, remote_, at, spec.ring_addr, spec.ring.entries, spec.ring.entry_bytes,
-              cq.wanted.first, cq.wanted.count);
+    add_range(local_, remote_, at, spec.ring_addr, spec.ring.entries, spec.ring.entry_bytes, range.first,
+              range.count);
   }
   if (first_.size() < at) first_.resize(at);
   for (iovec& part : local_)
@@ -549,8 +553,15 @@ bool ProcessReader::look(RecordBuffer& out) {
     if (cq.before != nullptr) cq.consumed = cq.reader->consumed(be32_at(cq.before) & 0xffffff);
     if (!policy_.read_completions || is_stopped(spec, cq.looks)) continue;
     if (!cq.reader->is_read() && cq.before != nullptr) {
-      cq.reader->on_counted(be32_at(cq.before) & 0xffffff, times(cq), out);
+      const RingBytes check = bytes_of(first_, cq.first_at, cq.check.count, spec.ring.entry_bytes);
+      cq.checks = cq.reader->on_counted(be32_at(cq.before) & 0xffffff, check, times(cq), out);
       cq.read_ns = begin_ns;
+      if (cq.checks) {
+        any = true;
+        cq.second_at = at;
+        add_range(local_, remote_, at, spec.ring_addr, spec.ring.entries, spec.ring.entry_bytes, cq.check.first,
+                  cq.check.count);
+      }
     }
     if (cq.wanted.count == 0) continue;
     const RingBytes bytes = bytes_of(first_, cq.first_at, cq.wanted.count, spec.ring.entry_bytes);
@@ -597,7 +608,12 @@ bool ProcessReader::look(RecordBuffer& out) {
     }
     for (auto& [owner, cq] : cqs_) {
       const CqSpec& spec = cq.reader->spec();
-      if (!cq.news || is_stopped(spec, cq.looks)) continue;
+      if ((!cq.news && !cq.checks) || is_stopped(spec, cq.looks)) continue;
+      if (cq.checks) {
+        cq.reader->on_index_check(bytes_of(first_, cq.first_at, cq.check.count, spec.ring.entry_bytes),
+                                  bytes_of(second_, cq.second_at, cq.check.count, spec.ring.entry_bytes), now_ns, out);
+        continue;
+      }
       cq.reader->on_copies(
           cq.wanted, bytes_of(first_, cq.first_at, cq.wanted.count, spec.ring.entry_bytes),
           bytes_of(second_, cq.second_at, cq.wanted.count, spec.ring.entry_bytes),

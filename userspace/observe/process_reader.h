@@ -92,6 +92,8 @@ class ProcessReader {
     CqReader::Wanted wanted;
     size_t first_at = 0, second_at = 0;
     bool news = false;
+    CqReader::Wanted check;  // of a ring that is not read: the entry that judges its index
+    bool checks = false;     // it takes two copies
     uint64_t consumed = 0;  // by its owner, at the last look
     CompletionLook look;    // where it was asked for, the one of this number
     uint64_t look_number = 0;

@@ -180,7 +180,9 @@ void Session::Impl::on_ring(const sigma_ring& ring) {
   if (ring.kind == SIGMA_RING_CQ) {
     sync();
     objects.set_observed(ring);
-    if (ring.event == SIGMA_RING_END) counters.ring_completions_missed += ring.missed;
+    if (ring.event != SIGMA_RING_END) return;
+    counters.ring_completions_missed += ring.missed;
+    counters.ring_completions_modulo += (ring.flags & SIGMA_RING_MODULO) != 0;
     return;
   }
   if (ring.kind != SIGMA_RING_SEND || ring.event == 0 || ring.event > SIGMA_RING_END) {
