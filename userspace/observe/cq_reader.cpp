@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Entry by entry, from copies to records. Whose the doorbell record's index is: cq_index.cpp; what a first copy tells
+// of send rings: cq_reached.cpp.
 #include "observe/cq_reader.h"
 
 #include <algorithm>
@@ -11,12 +13,6 @@ namespace sigma {
 namespace {
 
 constexpr uint32_t kGenerous = 512;
-constexpr size_t kRun = 32;  // entries that are decoded at once
-
-// Nobody has written to it yet: rings begin with invalid entries, or with none.
-bool never_written(const std::array<std::byte, kCqeBytes>& entry) {
-  return std::to_integer<uint8_t>(entry[63]) >> 4 == 15 || entry == std::array<std::byte, kCqeBytes>{};
-}
 
 }  // namespace
 
@@ -61,57 +57,6 @@ void CqReader::state(uint8_t event, const char* reason, uint64_t now_ns, RecordB
   out.add(record, SIGMA_RING, spec_.owner.pid, now_ns);
 }
 
-void CqReader::set_counted(bool counted, const char* reason, uint64_t now_ns, RecordBuffer& out) {
-  const bool read = is_read();
-  counted_ = counted;
-  counted_since_ns_ = now_ns;
-  sighted_.reset();
-  if (is_read() != read) state(SIGMA_RING_STATE, reason, now_ns, out);
-}
-
-CqReader::Wanted CqReader::index_check() const { return {cursor_.consumed, 1}; }
-
-bool CqReader::on_counted(uint32_t consumer, const RingBytes& check, const LookTimes& times, RecordBuffer& out) {
-  const uint64_t before = cursor_.consumed;
-  gap(consumed_to(spec_.ring, cursor_, consumer), times, out, SIGMA_GAP_COUNTED);
-  fill_ = static_cast<double>(cursor_.consumed - before) / spec_.ring.entries;
-  if (cursor_.consumed > cursor_.next && left_since_ns_ == 0) left_since_ns_ = times.before_ns;
-  if (cursor_.consumed != before) return false;
-  std::array<std::byte, kCqeBytes> entry;
-  if (!check.load(spec_.ring.entry_bytes - kCqeBytes, entry)) return false;
-  return !sighted_ || sighted_->position != before || sighted_->entry != entry;
-}
-
-// By stamps: the device writes newer ones, and the library's cleaning puts older ones there. In the place of the
-// entry at the index it may write once, that entry; if that one is there already, not at all.
-void CqReader::on_index_check(const RingBytes& first, const RingBytes& second, uint64_t now_ns, RecordBuffer& out) {
-  const size_t tail = spec_.ring.entry_bytes - kCqeBytes;
-  Sighting now{.position = cursor_.consumed};
-  std::array<std::byte, kCqeBytes> again;
-  if (!first.load(tail, now.entry) || !second.load(tail, again) || now.entry != again) return;
-  const Cqe cqe = decode_cqe(std::span<const std::byte, kCqeBytes>(now.entry));
-  if (never_written(now.entry)) {
-    now.stamp = 0;
-  } else {
-    if (cqe.has_timestamp && cqe.timestamp != 0) now.stamp = cqe.timestamp;
-    now.there = cqe.kind != CqeKind::invalid && cqe.owner == (now.position / spec_.ring.entries & 1);
-  }
-  const bool known = sighted_ && sighted_->position == now.position && sighted_->stamp && now.stamp;
-  if (known && *now.stamp > *sighted_->stamp && (sighted_->there || !now.there)) return refute_index(now_ns, out);
-  if (known && *now.stamp < *sighted_->stamp) now.stamp = sighted_->stamp, now.there = sighted_->there;
-  sighted_ = now;
-}
-
-// Whether a lap has passed since the last entry was read, the next look sees by that entry; or it has for certain,
-// where the owner was to have consumed all that was read.
-void CqReader::refute_index(uint64_t now_ns, RecordBuffer& out) {
-  index_refuted_ = true;
-  cursor_.counts = false;
-  whole_ring_ = cursor_.consumed >= cursor_.next;
-  left_since_ns_ = left_since_ns_ == 0 ? counted_since_ns_ : std::min(left_since_ns_, counted_since_ns_);
-  state(SIGMA_RING_STATE, "its index is not its owner's", now_ns, out);
-}
-
 void CqReader::gap(uint64_t count, const LookTimes& times, RecordBuffer& out, uint8_t reason, uint64_t end) {
   if (count == 0) return;
   const uint64_t first = std::min(end, cursor_.next) - count;
@@ -127,34 +72,6 @@ bool CqReader::lapped(const Wanted& wanted, const RingBytes& copy) const {
   return newer ? *newer : is_lapped(spec_.ring, cursor_, wanted.first, copy);
 }
 
-// By their stamps, which the device gives in order: whether it has written over the last entry read. The library's
-// cleaning moves older ones there. nullopt: they do not say.
-std::optional<bool> CqReader::overtaken(uint64_t from, const RingBytes& copy) const {
-  if (spec_.ring.layout != CqLayout::plain || !cursor_.has_anchor || cursor_.anchor_at < from) return std::nullopt;
-  std::array<std::byte, kCqeBytes> entry;
-  const size_t end = static_cast<size_t>(cursor_.anchor_at - from + 1) * spec_.ring.entry_bytes;
-  if (!copy.load(end - kCqeBytes, entry)) return std::nullopt;
-  const Cqe was = decode_cqe(std::span<const std::byte, kCqeBytes>(cursor_.anchor)), is = decode_cqe(entry);
-  if (is.kind == CqeKind::invalid || !was.has_timestamp || !is.has_timestamp || was.timestamp == 0 || is.timestamp == 0)
-    return std::nullopt;
-  return is.timestamp > was.timestamp;
-}
-
-// It has, while nobody had consumed that one by an index that was read later.
-bool CqReader::refutes_index(uint64_t from, const RingBytes& first, const RingBytes& second, uint64_t consumed) const {
-  return cursor_.anchor_at >= consumed && overtaken(from, first).value_or(false) &&
-         overtaken(from, second).value_or(false);
-}
-
-// 0 where it is not the owner's.
-uint32_t CqReader::index_to_take(uint64_t from, const RingBytes& first, const RingBytes& second, uint32_t consumer) {
-  if (!index_refuted_ && (cursor_.counts || consumer != 0))
-    index_refuted_ = refutes_index(from, first, second, consumed(consumer));
-  if (!index_refuted_) return consumer;
-  cursor_.counts = false;
-  return 0;
-}
-
 CqReader::Wanted CqReader::wanted(bool generous, uint32_t consumer) const {
   if (index_refuted_) consumer = 0;
   const uint32_t entries = spec_.ring.entries;
@@ -167,6 +84,10 @@ CqReader::Wanted CqReader::wanted(bool generous, uint32_t consumer) const {
   const uint64_t passed = consumer != 0 ? consumed(consumer) : cursor_.consumed;
   if ((cursor_.counts || consumer != 0) && passed > cursor_.next) expected += passed - cursor_.next;
   return {first, static_cast<uint32_t>(std::min<uint64_t>(cursor_.next - first + expected, entries))};
+}
+
+bool CqReader::never_written(const std::array<std::byte, kCqeBytes>& entry) {
+  return std::to_integer<uint8_t>(entry[63]) >> 4 == 15 || entry == std::array<std::byte, kCqeBytes>{};
 }
 
 bool CqReader::is_short(const Wanted& wanted, const RingBytes& copy) const {
@@ -193,118 +114,6 @@ bool CqReader::has_news(const Wanted& wanted, const RingBytes& copy) const {
   if (!copy.load(at, op_own)) return true;
   const bool there = op_own >> 4 != 15 && (op_own & 1) == (cursor_.next / spec_.ring.entries & 1);
   return there || (cursor_.counts && cursor_.consumed > cursor_.next);
-}
-
-// By so few entries that their indices still tell how far it is from one to the next: at most a ring for each
-// entry between. nullopt: the copy does not have all, or others' as well. `end`: the first that is not there.
-std::optional<ReachedIndices> CqReader::sampled(const Wanted& wanted, const RingBytes& copy, const SendRing& user,
-                                                uint64_t& end) const {
-  const CompletionRing& ring = spec_.ring;
-  std::array<std::byte, kCqeBytes> entry;
-  const auto is_there = [&](uint64_t position) {
-    const size_t at = static_cast<size_t>(position - wanted.first + 1) * ring.entry_bytes - kCqeBytes;
-    return copy.load(at, entry) && !never_written(entry) &&
-           (std::to_integer<uint8_t>(entry[63]) & 1) == (position / ring.entries & 1);
-  };
-  // They are written in order.
-  uint64_t there = cursor_.next;
-  end = wanted.first + copy.size() / ring.entry_bytes;
-  if (end <= there || is_there(end - 1)) return std::nullopt;
-  while (there < end) {
-    const uint64_t middle = there + (end - there) / 2;
-    if (is_there(middle))
-      there = middle + 1;
-    else
-      end = middle;
-  }
-  const uint32_t step = 0xffff / (user.blocks + kMaxWqeBlocks);
-  ReachedIndices reached(step);
-  for (uint64_t at = cursor_.next; at < end; at = at == end - 1 ? end : std::min(at + step, end - 1)) {
-    if (!is_there(at)) return std::nullopt;
-    const Cqe cqe = decode_cqe(entry);
-    if (!is_requester(cqe) || cqe.qp_num != user.qp_num) return std::nullopt;
-    reached.add(cqe.qp_num, cqe.wqe_counter);
-  }
-  return reached;
-}
-
-std::optional<ReachedIndices> CqReader::reached(const Wanted& wanted, const RingBytes& copy, uint32_t consumer,
-                                                const SendRing* only_user) const {
-  const CompletionRing& ring = spec_.ring;
-  if (index_refuted_) consumer = 0;
-  ReachedIndices reached;
-  const size_t tail = ring.entry_bytes - kCqeBytes;
-  std::array<std::byte, kCqeBytes> entry;
-  if (ring.collapsed) {
-    // That it has changed does not say how often.
-    if (!copy.load(tail, entry)) return std::nullopt;
-    if (cursor_.has_anchor ? !anchor_stands(cursor_, entry) : !never_written(entry)) return std::nullopt;
-    return reached;
-  }
-  // Two laps on, entries look like those that were to come. The owner's index tells, and better the last
-  // entry read, where it is in the copy: an owner may let the device overrun an index that it does not keep.
-  const bool counted = cursor_.counts || consumer != 0;
-  const bool anchored = cursor_.has_anchor && cursor_.anchor_at >= wanted.first;
-  if (whole_ring_ || missed_late_ || ring.layout == CqLayout::compressed_enhanced ||
-      (counted && consumed(consumer) >= cursor_.next + ring.entries) ||
-      (anchored && is_lapped(ring, cursor_, wanted.first, copy)))
-    return std::nullopt;
-  // Else only that nobody has written yet what is next.
-  const auto ends_at = [&](uint64_t position) {
-    if (counted || anchored) return true;
-    const size_t at = static_cast<size_t>(position - wanted.first) * ring.entry_bytes + tail;
-    return position < ring.entries && copy.load(at, entry) && never_written(entry);
-  };
-  if (ring.layout == CqLayout::compressed_basic) {
-    // What a session is, one copy does not say: but that there is none.
-    const size_t at = static_cast<size_t>(cursor_.next - wanted.first) * ring.entry_bytes + tail;
-    if (cursor_.left > 0 || !cursor_.synchronised || !copy.load(at, entry)) return std::nullopt;
-    const auto op_own = std::to_integer<uint8_t>(entry[63]);
-    if (op_own >> 4 != 15 && (op_own & 1) == (cursor_.next / ring.entries & 1)) return std::nullopt;
-    return ends_at(cursor_.next) ? std::optional(reached) : std::nullopt;
-  }
-  if (only_user != nullptr) {
-    uint64_t newest_end = 0;
-    if (auto few = sampled(wanted, copy, *only_user, newest_end)) return ends_at(newest_end) ? few : std::nullopt;
-  }
-  CompletionCursor cursor = cursor_;
-  const uint64_t end = wanted.first + copy.size() / ring.entry_bytes;
-  const auto add = [&](const Cqe& cqe) {
-    if (is_requester(cqe)) reached.add(cqe.qp_num, cqe.wqe_counter);
-  };
-  uint64_t lost = 0;
-  Cqe cqe;
-  std::array<Cqe, kRun> run;
-  while (cursor.next < end) {
-    switch (next_completion(ring, cursor, wanted.first, copy, copy, cqe, lost)) {
-      case CqNext::completion:
-        add(cqe);
-        while (const size_t count = next_run(ring, cursor, wanted.first, copy, copy, run))
-          std::for_each_n(run.begin(), count, add);
-        break;
-      case CqNext::end:
-        return ends_at(cursor.next) ? std::optional(reached) : std::nullopt;
-      default:
-        return std::nullopt;
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<CqReader::Newest> CqReader::newest(uint64_t consumed, const Wanted& wanted, const RingBytes& copy) const {
-  const CompletionRing& ring = spec_.ring;
-  if (ring.collapsed || ring.layout != CqLayout::plain || consumed < ring.entries) return std::nullopt;
-  constexpr uint64_t kFar = 256;
-  const size_t tail = ring.entry_bytes - kCqeBytes;
-  std::array<std::byte, kCqeBytes> entry;
-  for (uint64_t i = 1; i <= std::min<uint64_t>(kFar, ring.entries); ++i) {
-    const uint64_t position = consumed - i, slot = (position - wanted.first) & (ring.entries - 1);
-    if (!copy.load(static_cast<size_t>(slot) * ring.entry_bytes + tail, entry)) continue;
-    const Cqe cqe = decode_cqe(entry);
-    if (cqe.kind == CqeKind::invalid || cqe.owner != (position / ring.entries & 1)) continue;
-    if (is_requester(cqe)) return Newest{position, cqe.qp_num, cqe.wqe_counter};
-  }
-  return std::nullopt;
 }
 
 bool CqReader::knows_stranger(uint32_t qp_num) const {

@@ -109,6 +109,10 @@ class CqReader {
   void end(uint64_t at_ns, RecordBuffer& out);
 
  private:
+  static constexpr size_t kRun = 32;  // entries that are decoded at once
+
+  // Nobody has written to it yet: rings begin with invalid entries, or with none.
+  static bool never_written(const std::array<std::byte, kCqeBytes>& entry);
   void take_all(uint64_t from, const RingBytes& first, const RingBytes& second,
                 const LookTimes& times, RecordBuffer& out);
   bool catch_up(uint64_t first, const RingBytes& bytes, const LookTimes& times, RecordBuffer& out);
