@@ -11,6 +11,7 @@
 
 #include "catch.h"
 #include "csv_support.h"
+#include "decode/wqe.h"
 #include "output/names.h"
 
 using namespace sigma;
@@ -263,6 +264,8 @@ TEST_CASE("enums in a CSV row are names") {
       {IBV_QPT_XRC_SEND, "xrc_send"},
       {IBV_QPT_XRC_RECV, "xrc_recv"},
       {IBV_QPT_DRIVER, "driver"},
+      {kQpTypeDci, "dci"},
+      {kQpTypeDct, "dct"},
       {77, ""},
   };
   for (const auto& [type, name] : types) {

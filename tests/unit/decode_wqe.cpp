@@ -452,6 +452,10 @@ TEST_CASE("which segments a queue's WQEs have") {
   CHECK(service_of_qp(IBV_QPT_RAW_PACKET, 0) == QpService::raw);
   CHECK(service_of_qp(IBV_QPT_DRIVER, MLX5_QP_FLAG_TYPE_DCI) == QpService::dci);
   CHECK(service_of_qp(IBV_QPT_DRIVER, MLX5_QP_FLAG_TYPE_DCT) == QpService::unknown);
+  CHECK(qp_type_of(QpService::dci) == kQpTypeDci);
+  CHECK(type_of_driver_qp(MLX5_QP_FLAG_TYPE_DCI) == kQpTypeDci);
+  CHECK(type_of_driver_qp(MLX5_QP_FLAG_TYPE_DCT) == kQpTypeDct);
+  CHECK(type_of_driver_qp(0) == IBV_QPT_DRIVER);
   CHECK(service_of_qp(IBV_QPT_XRC_RECV, 0) == QpService::unknown);
   CHECK(service_of_prm(0) == QpService::rc);
   CHECK(service_of_prm(2) == QpService::ud);

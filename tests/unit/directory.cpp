@@ -64,6 +64,17 @@ UverbsRecord create_devx_qp(uint32_t handle, uint32_t number) {
       .out(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT, as_array<16>(answer.take()));
 }
 
+UverbsRecord create_devx_dct(uint32_t handle, uint32_t number, uint8_t status = 0) {
+  prm_blobs::Writer command(0x90), answer(16);
+  command.put(0, 0, 16, 0x710);
+  answer.put(0, 0, 8, status);
+  answer.put(8, 8, 24, number);
+  return devx(MLX5_IB_METHOD_DEVX_OBJ_CREATE)
+      .handle(MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE, handle)
+      .in(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN, as_array<0x90>(command.take()))
+      .out(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT, as_array<16>(answer.take()));
+}
+
 // Without what the driver adds it has receives only.
 UverbsRecord create_qp(uint32_t handle, uint32_t number) {
   return UverbsRecord(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE)
@@ -94,6 +105,24 @@ TEST_CASE("directory: of each queue pair that a command makes it is told, also w
   CHECK(directory.has_heard_of(kPid, kContext, 0x12));
   CHECK_FALSE(directory.has_heard_of(kPid, kContext, 0x13));
   CHECK_FALSE(directory.has_heard_of(kPid + 1, kContext, 0x11));
+}
+
+TEST_CASE("directory: a DCT is heard of, though it has no ring, until it is destroyed") {
+  Made events;
+  Directory directory(events);
+  directory.on_uverbs(create_devx_dct(1, 0x31).from(100, kPid, kContext).bytes());
+  directory.on_uverbs(create_devx_dct(2, 0x32, 5).from(200, kPid, kContext).bytes());
+  REQUIRE(events.made.size() == 1);
+  CHECK((events.made[0].number == 0x31 && events.at_ns[0] == 100));
+  CHECK(directory.has_heard_of(kPid, kContext, 0x31));
+  CHECK_FALSE(directory.has_heard_of(kPid, kContext, 0x32));
+  CHECK(directory.unplaced() == 0);
+  directory.on_uverbs(devx(MLX5_IB_METHOD_DEVX_OBJ_DESTROY)
+                          .handle(MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, 1)
+                          .from(300, kPid, kContext)
+                          .bytes());
+  CHECK_FALSE(directory.has_heard_of(kPid, kContext, 0x31));
+  CHECK(events.gone.empty());
 }
 
 TEST_CASE("directory: what was found in memory was not told by a command") {

@@ -394,9 +394,16 @@ uint8_t qp_type_of(QpService service) {
       return IBV_QPT_UC;
     case QpService::ud:
       return IBV_QPT_UD;
+    case QpService::dci:
+      return kQpTypeDci;
     default:
       return IBV_QPT_DRIVER;
   }
+}
+
+uint8_t type_of_driver_qp(uint32_t driver_flags) {
+  if (driver_flags & MLX5_QP_FLAG_TYPE_DCI) return kQpTypeDci;
+  return driver_flags & MLX5_QP_FLAG_TYPE_DCT ? kQpTypeDct : uint8_t{IBV_QPT_DRIVER};
 }
 
 // Linux, include/linux/mlx5/qp.h, enum MLX5_QP_ST_*.

@@ -37,6 +37,11 @@ QpService service_of_prm(uint32_t st);
 // enum ibv_qp_type of such a queue: DRIVER where verbs know no such service.
 uint8_t qp_type_of(QpService service);
 
+// Types that verbs know as the driver's own only. Beyond enum ibv_qp_type.
+inline constexpr uint8_t kQpTypeDci = 0xf0, kQpTypeDct = 0xf1;
+// Of a queue pair of IBV_QPT_DRIVER, by the flags of its create command.
+uint8_t type_of_driver_qp(uint32_t driver_flags);
+
 // Where one datagram goes. RoCE has a GID and no LID, InfiniBand a LID and maybe a GID.
 struct WqePeer {
   uint32_t qp_num = 0;  // of UD; the DCT's number of DC

@@ -164,6 +164,9 @@ void Directory::on_gpu_ring(uint32_t pid, uint64_t ring_addr, uint32_t number) {
 bool Directory::has_heard_of(uint32_t pid, uint64_t context, uint32_t qp_num) const {
   for (auto it = qps_.lower_bound({{pid, context}, 0}); it != qps_.end() && it->first.file == File{pid, context}; ++it)
     if (it->second.spec.owner.number == qp_num && it->second.spec.origin == SIGMA_RING_BY_COMMAND) return true;
+  for (auto it = targets_.lower_bound({{pid, context}, 0});
+       it != targets_.end() && it->first.file == File{pid, context}; ++it)
+    if (it->second == qp_num) return true;
   const auto unplaced = unplaced_.find(pid);
   return unplaced != unplaced_.end() && unplaced->second.contains({SIGMA_RING_SEND, qp_num});
 }
@@ -287,6 +290,7 @@ void Directory::on_devx(const File& file, const sigma_uverbs& header, const Devx
   if (facts.action == UverbsAction::destroy) {
     const auto qp = qps_.find(key);
     const auto cq = cqs_.find(key);
+    if (targets_.erase(key) != 0) return;
     if (qp == qps_.end() && cq == cqs_.end())
       events_.on_unknown_gone(file.pid, file.ucontext, ObjectKind::devx, *facts.handle);
     if (qp != qps_.end()) remove_qp(qp, now_ns);
@@ -303,6 +307,10 @@ void Directory::on_devx(const File& file, const sigma_uverbs& header, const Devx
   }
   if (facts.prm->object == PrmObject::qp) create_devx_qp(key, header, *facts.prm);
   if (facts.prm->object == PrmObject::cq) create_devx_cq(key, header, *facts.prm);
+  if (facts.prm->object == PrmObject::dct && facts.prm->number) {
+    targets_[key] = *facts.prm->number;
+    events_.on_made(owner_of(file, header, *facts.prm->number), now_ns);
+  }
 }
 
 void Directory::create_devx_qp(const Handle& key, const sigma_uverbs& header,
@@ -353,6 +361,7 @@ void Directory::on_process_end(uint32_t pid) {
   std::erase_if(qps_, [&](const auto& entry) { return of(entry.first); });
   std::erase_if(cqs_, [&](const auto& entry) { return of(entry.first); });
   std::erase_if(umems_, [&](const auto& entry) { return of(entry.first); });
+  std::erase_if(targets_, [&](const auto& entry) { return of(entry.first); });
   std::erase_if(by_pointer_, [&](const auto& entry) { return entry.first.first == pid; });
   std::erase_if(older_contexts_, [&](const auto& entry) { return entry.first.pid == pid; });
   std::erase_if(files_, [&](const auto& entry) { return entry.first.pid == pid; });

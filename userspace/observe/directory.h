@@ -105,6 +105,7 @@ class Directory {
   std::map<Handle, Qp> qps_;
   std::map<Handle, CqSpec> cqs_;
   std::map<Handle, Umem> umems_;
+  std::map<Handle, uint32_t> targets_;  // numbers of DCTs made by DevX: they have no ring of their own
   std::map<std::pair<uint32_t, uint64_t>, Handle> by_pointer_;  // pid, struct ibv_qp *
   std::map<File, std::string> older_contexts_;  // device, by pid and struct ibv_context *
   std::map<File, File> files_;  // by pid and struct file *: its older context

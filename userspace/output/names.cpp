@@ -20,7 +20,8 @@ std::string status_text(uint32_t status) {
 }
 
 std::string_view qp_type_name(uint8_t type) {
-  return name_in(kQpTypes, type);
+  const std::string_view name = name_in(kQpTypes, type);
+  return name.empty() ? name_in(kDcTypes, type) : name;
 }
 
 std::string_view qp_state_name(uint8_t state) {

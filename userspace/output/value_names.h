@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "bpf/records.h"
+#include "decode/wqe.h"
 
 namespace sigma {
 
@@ -99,6 +100,9 @@ inline constexpr auto kQpTypes = std::to_array<ValueName>({
     {"xrc_recv", IBV_QPT_XRC_RECV},
     {"driver", IBV_QPT_DRIVER},
 });
+
+// Of those of the driver: what mlx5's are; a record does not say it.
+inline constexpr auto kDcTypes = std::to_array<ValueName>({{"dci", kQpTypeDci}, {"dct", kQpTypeDct}});
 
 // enum ibv_qp_state
 inline constexpr auto kQpStates = std::to_array<ValueName>({

@@ -118,6 +118,7 @@ void Control::create_qp(HandleSpace& space, const UverbsFacts& facts, uint64_t n
   Qp& qp = objects_.create_qp(space, *facts.handle, *facts.qp_num, now_ns);
   qp.info->qp_ptr = facts.user_handle.value_or(0);
   update_attributes(*qp.info, facts);
+  if (facts.qp_type == uint8_t{IBV_QPT_DRIVER}) qp.info->type = type_of_driver_qp(facts.driver_flags.value_or(0));
   if (facts.sq_sig_all) qp.send.set_sq_sig_all(*facts.sq_sig_all);
   if (facts.any_order) {
     qp.send.set_any_order();
@@ -203,6 +204,13 @@ void Control::on_devx(HandleSpace& space, const DevxFacts& facts, uint64_t now_n
     qp.rq_entries = prm.rq_entries.value_or(0);
     qp.info->has_srq = prm.srqn.value_or(0) != 0;
     update_attributes(*qp.info, prm);
+  } else if (prm.object == PrmObject::dct && prm.number && facts.action == UverbsAction::create) {
+    // It receives only, from the moment that it is there; who sends to it, each message says.
+    Qp& qp = objects_.create_qp(space, *facts.handle, *prm.number, now_ns);
+    qp.info->type = kQpTypeDct;
+    qp.info->has_srq = prm.srqn.value_or(0) != 0;
+    update_attributes(*qp.info, prm);
+    qp.info->state = IBV_QPS_RTR;
   } else if (facts.action == UverbsAction::modify) {
     Qp* qp = objects_.find_qp_by_handle(space, *facts.handle);
     if (qp == nullptr) return;

@@ -68,7 +68,7 @@ struct QueuePair {
   uint32_t pid = 0;     // the process that made it
   uint64_t qp_ptr = 0;  // struct ibv_qp * in that process; 0 when unknown
   std::optional<uint32_t> handle;
-  std::optional<uint8_t> type;   // enum ibv_qp_type
+  std::optional<uint8_t> type;   // enum ibv_qp_type, or kQpTypeDci, kQpTypeDct (decode/wqe.h)
   std::optional<uint8_t> state;  // enum ibv_qp_state
   std::optional<bool> sq_sig_all;
   std::optional<uint32_t> max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;

@@ -347,7 +347,7 @@ class Comparison:
             problems.append("no index")
         problems += flags & {"ambiguous", "truncated", "unverified"}
         life = (*key[1:], wqe.life)
-        if process.types.get(life) == UD:
+        if process.types.get(life) in (UD, oracle.DCI):  # each request names its peer; so do those of DC
             if row["peer_qp_num"] != str(wqe.destination_qpn):
                 problems.append(f"peer_qp_num {row['peer_qp_num']}, expected {wqe.destination_qpn}")
             addresses = self.addresses[wqe.destination_device]

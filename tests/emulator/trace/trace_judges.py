@@ -60,6 +60,14 @@ def scattered(trace, _):
     require(payloads["REQ"] > 0 and payloads["RESP_SEND"] > 0, f"no payloads in CQEs: {dict(payloads)}")
 
 
+def typed(*types):
+    """Among the queue pairs are some of each of these types, and none whose type is not known."""
+    def check(trace, _):
+        found = collections.Counter(qp["qp_type"] for qp in trace.meta["qps"])
+        require(set(types) <= set(found) and None not in found, f"types of queue pairs: {dict(found)}")
+    return check
+
+
 def recovered(trace, _):
     nak_sent = [r for r in oracle.records(trace.directory, {"wire"}) if oracle.WIRE_EVENTS[r.event] == "nak_sent"]
     require(nak_sent, "no RNR NAK was sent")

@@ -20,7 +20,7 @@ from trace_judges import (  # noqa: E402
     all_placed, churned, comparison_can_fail, completions_unplaced, errors, flat,
     forgotten_at_exec, hooked, inferred, inline, lives, lost, map_entries, missed, much_of, none_missed,
     none_passed, paced_link, post_full, pressed, real_time, receives_found, recovered, require, scattered,
-    slow_peer, stamps, Stop, threads, tracer_memory, two_threads)
+    slow_peer, stamps, Stop, threads, tracer_memory, two_threads, typed)
 from traced_run import Failed, remove, run_late, run_started, run_traced  # noqa: E402
 
 
@@ -234,6 +234,15 @@ def devx_rows():
     return rows
 
 
+def devx_targets():
+    """DCTs that UCX makes by firmware commands: none of them is older than the tracer."""
+    rows = {}
+    for test in ("tag_lat", "ucp_put_lat"):
+        rows[f"ucx_dc_{test}_devx"] = ucx_direct(test, 500, True, tls="dc_x,self")
+        rows[f"ucx_dc_{test}_devx"].check = typed("dci", "dct")
+    return rows
+
+
 def late_queues(pairs, used, before, after, *run_options, check=None, **options):
     """Queue pairs that have been used, and that have not."""
     command = f"{{workloads}}/late_queues mlx5_0 {pairs} {used} {before} {after} {{ready}} {{go}}"
@@ -271,6 +280,7 @@ def late_rows():
 TESTS.update(seen_otherwise())
 TESTS.update(observed())
 TESTS.update(devx_rows())
+TESTS.update(devx_targets())
 TESTS.update(late_rows())
 for _devx in (True, False):
     for _test, _least in (("ucp_put_lat", 500), ("ucp_get", 500), ("tag_lat", 500), ("ucp_am_lat", 500), ("ucp_fadd", 500),
