@@ -54,12 +54,20 @@ Json process(const Process& process, const TraceInfo& info, const UtcClock& cloc
           {"facts", std::move(facts)}};
 }
 
+// Who told of what it sent: a probe, its ring in memory, or each of some; "": it has sent nothing.
+std::string posts_by(const QueuePair& qp) {
+  const bool read = qp.observed->seen + qp.observed->missed > 0;
+  if (qp.posts_probed) return read ? "probe and memory" : "probe";
+  return read ? "memory" : "";
+}
+
 // What was read from its send ring; null: it was not. Blocks are WQEBBs of 64 bytes.
 Json observed(const QueuePair& qp) {
   if (!qp.observed) return nullptr;
   const Observed& ring = *qp.observed;
   return {{"origin", word(ring_origin_name(ring.origin))},
           {"mode", word(ring_mode_name(ring.mode))},
+          {"posts_by", word(posts_by(qp))},
           {"tier", number(ring.tier)},
           {"reason", word(ring.reason)},
           {"hung", ring.hung},

@@ -141,9 +141,21 @@ class Comparison:
             if ring and ring["mode"] == "read" and ring["blocks_seen"] + ring["blocks_missed"] != ring["blocks_posted"]:
                 self.differ(f"{qp['device']} {qp['qp_num']}: {ring}")
 
+    def check_posts_by(self, sends):
+        """Each queue pair's entry says who told of its requests, over all lives of its number."""
+        said = collections.defaultdict(str)
+        for qp in self.trace.meta["qps"]:
+            if qp["observed"]:
+                said[qp["pid"], device_index(qp), qp["qp_num"]] += " " + (qp["observed"]["posts_by"] or "")
+        for key, words in said.items():
+            by = {{"ring": "memory"}.get(row["source"], row["source"]) for row in sends.get(key, [])}
+            if not by <= set(words.split()):
+                self.differ(f"{key}: posts by {words!r}, rows by {by}")
+
     def run(self):
         expected = read_expected(self.trace.directory, self.since_ns, not self.anywhere)
         sends, receives = by_queue(self.trace.rows, "send"), by_queue(self.trace.rows, "recv")
+        self.check_posts_by(sends)
         seen = set()
         self.counts["nic"] = sum(row["complete_source"] == "nic" for row in self.trace.rows)
         for pid, process in expected.items():
