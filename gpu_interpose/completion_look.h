@@ -228,6 +228,7 @@ bool CompletionLook::take_all(uint64_t from, uint64_t end, const RingBytes& one,
         gap(cursor_.next - lost, lost, times, out);
         sends.completions_lost();
         break;
+      case CqNext::cut:
       case CqNext::unstable:
         left_since_ns_ = times.before_ns;
         return false;

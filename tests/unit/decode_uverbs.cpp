@@ -225,6 +225,7 @@ TEST_CASE("decode: completion queues") {
   uhw.db_addr = 0x7f2040;
   uhw.cqe_size = 128;
   uhw.flags = MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS;
+  uhw.cqe_comp_en = 1;
   record.driver(RDMA_DRIVER_MLX5)
       .in(UVERBS_ATTR_UHW_IN, uhw)
       .out(UVERBS_ATTR_UHW_OUT, mlx5_ib_create_cq_resp{0x402, 0});
@@ -235,6 +236,7 @@ TEST_CASE("decode: completion queues") {
   CHECK(facts.cqe_size == 128u);
   CHECK(facts.cqn == 0x402u);
   CHECK(facts.driver_flags == uint32_t{MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS});
+  CHECK(facts.cqes_compressed);
 
   auto resize = UverbsRecord::write(IB_USER_VERBS_CMD_RESIZE_CQ, ib_uverbs_resize_cq{0, 8, 500},
                                     ib_uverbs_resize_cq_resp{511, 0});

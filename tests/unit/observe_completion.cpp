@@ -21,6 +21,28 @@ TEST_CASE("observe: completions are read in order, each once, in entries of 64 a
   }
 }
 
+TEST_CASE("observe: sessions that a copy cuts were there since it was made, and the next copies are longer") {
+  for (const uint32_t stride : {64u, 128u}) {
+    WatchedCq watched(4096, stride, false, sigma::CqLayout::compressed_basic);
+    watched.look();
+    const uint64_t begin_ns = watched.now, end_ns = begin_ns + 1000;
+    for (int i = 0; i < 50; ++i) watched.ring.complete_session(20);
+    int looks = 0;
+    for (; watched.heard.completions.size() < 1000 && looks < 8; ++looks) watched.look();
+    REQUIRE(watched.heard.completions.size() == 1000);
+    CHECK(looks < 8);
+    CHECK(watched.heard.missed == 0);
+    size_t wrong = 0;
+    for (size_t i = 0; i < 1000; ++i) {
+      const sigma_ring_completion& completion = watched.heard.completions[i];
+      const uint64_t earliest_ns = completion.complete_ns - completion.complete_error_ns;
+      wrong += completion.wqe_counter != i || earliest_ns > begin_ns + 1 || completion.complete_ns < begin_ns ||
+               end_ns > completion.complete_ns + completion.complete_error_ns;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("observe: overwritten completions are counted by the consumer's index") {
   WatchedCq watched(32, 64, true);
   watched.ring.complete(0);

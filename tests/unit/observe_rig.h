@@ -160,6 +160,20 @@ struct CqRing {
     for (uint32_t i = 0; i < size; ++i) memory[(i + 1) * stride - 1] = std::byte{0xf0};
   }
   void complete(uint16_t counter) { write(produced++, counter); }
+  // A session of the compressed basic layout: a title, and mini entries of their counters.
+  void complete_session(uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint64_t array = produced + (i < 8 ? 1 : i / 8 * 8);
+      std::byte* mini = memory.data() + (array & (entries - 1)) * stride + stride - 64 + i % 8 * 8;
+      put32(mini, static_cast<uint32_t>((produced + i) & 0xffff) << 16 | 0x0800);
+    }
+    const uint64_t title = produced;
+    write(title, static_cast<uint16_t>(title));
+    std::byte* cqe = memory.data() + (title & (entries - 1)) * stride + stride - 64;
+    put32(cqe + 44, count);
+    cqe[63] |= std::byte{3 << 2};
+    produced += count;
+  }
   void write(uint64_t position, uint16_t counter) {
     std::byte* cqe = memory.data() + (position & (entries - 1)) * stride + stride - 64;
     std::memset(cqe, 0, 64);
@@ -195,11 +209,12 @@ void look_at(sigma::CqReader& reader, const AnyRing& ring, uint32_t consumer, co
 }
 
 struct WatchedCq {
-  WatchedCq(uint32_t entries, uint32_t stride, bool counts) : ring(entries, stride), counts(counts) {
+  WatchedCq(uint32_t entries, uint32_t stride, bool counts, sigma::CqLayout layout = sigma::CqLayout::plain)
+      : ring(entries, stride), counts(counts) {
     sigma::CqSpec spec;
     spec.owner = {.pid = 7, .context = 1, .by_file = false, .number = 3};
     spec.ring_addr = 0x1000;
-    spec.ring = {.entries = entries, .entry_bytes = stride};
+    spec.ring = {.entries = entries, .entry_bytes = stride, .layout = layout};
     reader = std::make_unique<sigma::CqReader>(spec, 0, [](uint32_t) { return nullptr; });
   }
   void look() {

@@ -202,7 +202,7 @@ CqNext open_basic(const CompletionRing& ring, CompletionCursor& cursor, const Co
     Entry minis;
     switch (copies.entry(at, minis)) {
       case Copy::missing:
-        return CqNext::end;
+        return CqNext::cut;
       case Copy::unstable:
         return CqNext::unstable;
       case Copy::whole:

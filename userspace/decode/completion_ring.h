@@ -91,6 +91,7 @@ uint64_t consumed_to(const CompletionRing& ring, CompletionCursor& cursor, uint3
 enum class CqNext : uint8_t {
   completion,  // one more
   end,         // nothing further in the copy, or nothing there yet
+  cut,         // a session goes beyond the copy: copy more
   unstable,    // the copies differ: look again with the next sample
   lost,        // entries were overwritten or cannot be understood: `lost` says how many
   resized,     // the ring ends here

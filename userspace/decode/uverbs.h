@@ -85,6 +85,7 @@ struct UverbsFacts {
   // (raw packet QPs). driver_flags: MLX5_QP_FLAG_*, MLX5_IB_CREATE_CQ_FLAGS_*.
   std::optional<uint64_t> ring_addr, sq_ring_addr, doorbell_addr;
   std::optional<uint32_t> sq_wqe_count, rq_wqe_count, rq_wqe_shift, cqn, cqe_size, driver_flags;
+  bool cqes_compressed = false;  // in the basic layout: verbs know no other
 };
 
 // nullopt: not a command that says anything about queues, regions or addresses.

@@ -75,6 +75,10 @@ void store_mtu(UverbsFacts& facts, std::span<const std::byte> field) {
   if (mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096) facts.path_mtu_bytes = 128u << mtu;
 }
 
+void store_compressed(UverbsFacts& facts, std::span<const std::byte> field) {
+  facts.cqes_compressed = load(field) != 0;
+}
+
 void store_create_flags(UverbsFacts& facts, std::span<const std::byte> field) {
   facts.sq_sig_all = (load(field) & IB_UVERBS_QP_CREATE_SQ_SIG_ALL) != 0;
 }
@@ -225,7 +229,8 @@ constexpr UverbsRow kCqCreateWriteEx[] = {
   {UHW_IN(mlx5_ib_create_cq, buf_addr), store<&F::ring_addr>},        \
       {UHW_IN(mlx5_ib_create_cq, db_addr), store<&F::doorbell_addr>}, \
       {UHW_IN(mlx5_ib_create_cq, cqe_size), store<&F::cqe_size>},     \
-      {UHW_IN(mlx5_ib_create_cq, flags), store<&F::driver_flags>}, {  \
+      {UHW_IN(mlx5_ib_create_cq, flags), store<&F::driver_flags>},    \
+      {UHW_IN(mlx5_ib_create_cq, cqe_comp_en), store_compressed}, {   \
     UHW_OUT(mlx5_ib_create_cq_resp, cqn), store<&F::cqn>              \
   }
 constexpr UverbsRow kCqCreateMlx5[] = {CQ_CREATE_MLX5,

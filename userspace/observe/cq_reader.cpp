@@ -172,13 +172,14 @@ void CqReader::on_copies(const Wanted& wanted, const RingBytes& first, const Rin
     fill_ = 1;
     return;
   }
+  cut_ = false;
   take_all(wanted.first, first, second, times, out);
   overrun_ = overrun_ || (cursor_.counts && cursor_.next > cursor_.consumed + spec_.ring.entries);
   const uint64_t found = cursor_.next - before;
   fill_ = static_cast<double>(found) / spec_.ring.entries;
   const uint32_t least = spec_.ring.layout == CqLayout::plain ? 4 : kMaxSession;
   expected_ = std::max<uint32_t>(least, static_cast<uint32_t>(found + found / 4 + 2));
-  if (found + (before - wanted.first) >= wanted.count) expected_ *= 2;
+  if (cut_ || found + (before - wanted.first) >= wanted.count) expected_ *= 2;
   expected_ = std::min(expected_, spec_.ring.entries);
 }
 
@@ -212,6 +213,9 @@ void CqReader::take_all(uint64_t from, const RingBytes& first, const RingBytes& 
         while (const size_t count = next_run(spec_.ring, cursor_, from, first, second, run))
           for (size_t i = 0; i < count; ++i) report(run[i], cursor_.next - count + i, times, out);
         break;
+      case CqNext::cut:
+        cut_ = true;
+        return;
       case CqNext::lost:
       case CqNext::unstable:
         return;

@@ -159,6 +159,7 @@ class CqReader {
   bool index_refuted_ = false;  // the doorbell record's index is not the owner's
   bool overrun_ = false;  // entries were read that an index which is kept does not allow
   bool missed_late_ = false;  // the latest look missed some that may have come after it had read the doorbells
+  bool cut_ = false;  // the latest copy ended within a session
   bool whole_ring_ = false;  // a lap has passed uncounted: the next look takes all of it
   bool modulo_ = false;      // one has: what was missed is known modulo twice the entries
 };

@@ -247,6 +247,7 @@ void Directory::on_cq(const File& file, const sigma_uverbs& header, const Uverbs
     spec.doorbell_addr = facts.doorbell_addr.value_or(0);
     spec.ring.entries = facts.cqe.value_or(0);
     spec.ring.entry_bytes = facts.cqe_size.value_or(0);
+    if (facts.cqes_compressed) spec.ring.layout = CqLayout::compressed_basic;
     spec.real_time = facts.driver_flags.value_or(0) & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS;
     spec.slot = header.ring_slot;
     spec.since_ns = now_ns + 1;  // behind the command

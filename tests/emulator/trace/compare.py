@@ -69,6 +69,11 @@ def moves_nothing(wqe):
     return oracle.WQE_OPCODES.get(wqe.opcode) == "NOP"
 
 
+def marked_by_reader(cqe):
+    """UCX goes through a session of compressed completions by marks that it writes over these byte counts."""
+    return cqe.session_size > 0 and cqe.session_index % 8 == 7
+
+
 def device_index(row):
     return int(row["device"].rsplit("_", 1)[1]) if row["device"] else None
 
@@ -422,6 +427,9 @@ class Comparison:
                     wanted["imm"] = str(cqe.immediate)
                 if process.types.get((*key[1:], cqe.life)) == UD:
                     wanted["peer_qp_num"] = str(cqe.remote_qpn)
+            if row["bytes"] == "" and marked_by_reader(cqe):
+                del wanted["bytes"]
+                self.counts["bytes unknown"] += 1
             problems = [f"{name} {row[name]!r}, expected {value!r}" for name, value in wanted.items() if row[name] != value]
             problems += self.compare_source(row, cqe) + self.compare_completion_time(row, cqe)
             if problems:

@@ -68,6 +68,16 @@ def typed(*types):
     return check
 
 
+def sessions(trace):
+    """How many completions have no CQE of their own."""
+    return sum(cqe.session_index > 0 for cqe in oracle.records(trace.directory, {"cqe"}))
+
+
+def sessions_found(trace, counts):
+    require(sessions(trace) > 1000, f"{sessions(trace)} completions without a CQE of their own")
+    require(counts["receives"] > 500, f"{counts['receives']} receives, {counts['missed receives']} missed")
+
+
 def recovered(trace, _):
     nak_sent = [r for r in oracle.records(trace.directory, {"wire"}) if oracle.WIRE_EVENTS[r.event] == "nak_sent"]
     require(nak_sent, "no RNR NAK was sent")

@@ -20,7 +20,7 @@ from trace_judges import (  # noqa: E402
     all_placed, churned, comparison_can_fail, completions_unplaced, errors, flat,
     forgotten_at_exec, hooked, inferred, inline, lives, lost, map_entries, missed, much_of, none_missed,
     none_passed, paced_link, post_full, pressed, real_time, receives_found, recovered, require, scattered,
-    slow_peer, stamps, Stop, threads, tracer_memory, two_threads, typed)
+    sessions_found, slow_peer, stamps, Stop, threads, tracer_memory, two_threads, typed)
 from traced_run import Failed, remove, run_late, run_started, run_traced  # noqa: E402
 
 
@@ -37,6 +37,10 @@ class Test:
         self.run_options, self.command, self.least = run_options, command, least
         self.check, self.trace_options, self.comparison = check, trace_options, comparison
         self.clock_error_ns, self.differs, self.watch = clock_error_ns, differs, watch
+
+    def with_options(self, *run_options):
+        self.run_options = [*self.run_options, *run_options]
+        return self
 
     late = False  # the program runs already when the tracer comes
     in_guest = False  # hooks the kernel: where that can be (tests/vm/scenarios/late_contexts.py)
@@ -243,6 +247,35 @@ def devx_targets():
     return rows
 
 
+COMPRESS = ("--env", "SIGMA_CONNECTX_COMPRESS_CQE=1")
+SCATTER = ("--env", "SIGMA_CONNECTX_SCATTER_CQE=1")
+
+
+def completion_forms():
+    """Completions that have no entry of their own, or whose entry has a payload in it; of verbs and of UCX."""
+    rows = {}
+    for mode, name in ((PROBE_RING, "probe_ring"), (RING_RING, "ring_ring")):
+        rows[f"scatter_to_cqe.{name}"] = TESTS["scatter_to_cqe"].but(**mode)
+    # UCX goes through each session in place, while it is read.
+    zipped = ucx_direct("tag_bw", 500, True, iterations=3000).with_options(*COMPRESS, "--env", "UCX_RC_MLX5_CQE_ZIPPING_ENABLE=yes")
+    zipped.check = sessions_found
+    rows["ucx_tag_bw_zipped"] = zipped
+    for test in ("tag_lat", "ucp_get"):
+        rows[f"ucx_{test}_scatter_to_cqe"] = ucx_direct(test, 500, True).with_options(*SCATTER)
+    return rows
+
+
+def ucx_transports():
+    """UCX's datagrams, whose peer each request names; and masked atomics."""
+    rows = {}
+    for test in ("tag_lat", "ucp_put_lat"):
+        rows[f"ucx_dc_{test}_nodevx"] = ucx_direct(test, 500, False, tls="dc_x,self")
+    rows["ucx_ud_tag_lat"] = ucx_direct("tag_lat", 500, True, tls="ud_x,self")
+    for test in ("fadd", "swap", "cswap"):
+        rows[f"ucx_ucp_{test}_4_bytes"] = ucx_direct(f"ucp_{test}", 500, True, size=4)
+    return rows
+
+
 def late_queues(pairs, used, before, after, *run_options, check=None, **options):
     """Queue pairs that have been used, and that have not."""
     command = f"{{workloads}}/late_queues mlx5_0 {pairs} {used} {before} {after} {{ready}} {{go}}"
@@ -281,6 +314,8 @@ TESTS.update(seen_otherwise())
 TESTS.update(observed())
 TESTS.update(devx_rows())
 TESTS.update(devx_targets())
+TESTS.update(completion_forms())
+TESTS.update(ucx_transports())
 TESTS.update(late_rows())
 for _devx in (True, False):
     for _test, _least in (("ucp_put_lat", 500), ("ucp_get", 500), ("tag_lat", 500), ("ucp_am_lat", 500), ("ucp_fadd", 500),
