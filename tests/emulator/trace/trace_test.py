@@ -257,7 +257,7 @@ def completion_forms():
     for mode, name in ((PROBE_RING, "probe_ring"), (RING_RING, "ring_ring")):
         rows[f"scatter_to_cqe.{name}"] = TESTS["scatter_to_cqe"].but(**mode)
     # UCX goes through each session in place, while it is read.
-    zipped = ucx_direct("tag_bw", 500, True, iterations=3000).with_options(*COMPRESS, "--env", "UCX_RC_MLX5_CQE_ZIPPING_ENABLE=yes")
+    zipped = ucx_direct("tag_bw", 500, True, iterations=20000).with_options(*COMPRESS, "--env", "UCX_RC_MLX5_CQE_ZIPPING_ENABLE=yes")
     zipped.check = sessions_found
     rows["ucx_tag_bw_zipped"] = zipped
     for test in ("tag_lat", "ucp_get"):
