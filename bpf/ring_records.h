@@ -56,6 +56,7 @@ enum sigma_ring_flags {
   SIGMA_RING_POSTERIOR = 1 << 3, /* certified by a later doorbell */
   SIGMA_RING_TRUNCATED = 1 << 4, /* segments left out: bytes is a lower bound */
   SIGMA_RING_SIGNALED = 1 << 5,  /* post: asks for a completion */
+  SIGMA_RING_POLLED = 1 << 5,    /* completion ring: polls are probed as well, and tell when each was picked up */
   SIGMA_RING_INLINE = 1 << 6,
   SIGMA_RING_HAS_GID = 1 << 7,  /* post: the GID is valid */
   SIGMA_RING_HAS_QPN = 1 << 8,  /* post: remote_qpn is of this request (UD, DC) */

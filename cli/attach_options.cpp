@@ -227,9 +227,11 @@ void add_attach_options(CLI::App& parser, AttachOptions& options, bool of_runnin
       {{"auto", Completions::automatic},
        {"ring", Completions::ring},
        {"probe", Completions::probe},
+       {"both", Completions::both},
        {"off", Completions::off}},
       "how completions are seen: in the queues' memory (mlx5), or by a probe on polls. auto: "
-      "ring; off: operations end as unfinished")
+      "ring; both: in memory, and polls tell how long each lay in its queue before the job picked it up, which costs "
+      "the job what probe does (a trap at each poll, also an empty one); off: operations end as unfinished")
       ->group(kMethod);
   parser
       .add_flag_callback(

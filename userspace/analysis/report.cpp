@@ -53,6 +53,26 @@ void add_groups(Report& report, const Rows& rows, const RowNames& names) {
   }
 }
 
+// The process has its name by its operations.
+void add_pick_ups(Report& report, const Rows& rows, const RowNames& names) {
+  std::map<std::pair<uint32_t, uint32_t>, const Row*> by_process;
+  for (const auto& row : rows.rows()) by_process.try_emplace({row->node, row->pid}, row.get());
+  for (const PickUpRow* each : rows.pick_ups()) {
+    Row of_it;
+    of_it.node = each->node;
+    of_it.qp = each->qp;
+    of_it.pid = each->pid;
+    const auto known = by_process.find({each->node, each->pid});
+    if (known != by_process.end()) of_it.comm = known->second->comm;
+    Report::PickUps entry{names.queue_pair(of_it), names.process(of_it), each->queue, {}, each->error_ns};
+    entry.delay_ns.add(each->delay_ns);
+    report.pick_ups.push_back(std::move(entry));
+  }
+  std::stable_sort(report.pick_ups.begin(), report.pick_ups.end(), [](const auto& a, const auto& b) {
+    return a.delay_ns.percentile(0.99) > b.delay_ns.percentile(0.99);
+  });
+}
+
 struct Flows {
   struct Flow : Matrix::Flow {
     uint64_t read_bytes = 0, reads = 0;  // of these
@@ -359,6 +379,7 @@ Report make_report(const Rows& rows, const ReportContext& context) {
   add_receivers(report, rows, names);
   add_ports(report, rows, context);
   add_memory(report, context);
+  add_pick_ups(report, rows, names);
   report.marks = context.marks;
   if (context.lost_records)
     report.verdict.push_back({FindingKind::loss,

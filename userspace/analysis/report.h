@@ -132,6 +132,14 @@ struct Report {
     std::string node;      // where there are several
   };
   std::vector<Mark> marks;  // by time
+  // How long completions lay in their queue until the job polled them; the longest (p99) first.
+  struct PickUps {
+    std::string queue_pair, process;
+    Queue queue = Queue::send;
+    Histogram delay_ns;
+    uint64_t error_ns = 0;  // the largest
+  };
+  std::vector<PickUps> pick_ups;
 };
 
 struct ReportContext {

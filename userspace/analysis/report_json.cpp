@@ -208,6 +208,17 @@ Json ports(const Report& report) {
   return out;
 }
 
+Json pick_ups(const Report& report) {
+  Json out = Json::array();
+  for (const Report::PickUps& each : report.pick_ups)
+    out.push_back({{"queue_pair", each.queue_pair},
+                   {"process", each.process},
+                   {"queue", name_of(each.queue)},
+                   {"delay", latency(each.delay_ns)},
+                   {"error_ns_max", each.error_ns}});
+  return out;
+}
+
 Json marks(const Report& report) {
   Json out = Json::array();
   for (const Report::Mark& mark : report.marks)
@@ -250,6 +261,7 @@ std::string report_json(const Report& report) {
       {"memory", memory(report)},
       {"port_counters", ports(report)},
       {"marks", marks(report)},
+      {"pick_ups", pick_ups(report)},
   };
   return document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

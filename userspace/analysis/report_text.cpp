@@ -249,6 +249,27 @@ void add_ports(std::string& out, const Report& report, const Style& style) {
   more(out, 2 * kMaxRows, report.ports.size());
 }
 
+void add_pick_ups(std::string& out, const Report& report, const Style& style) {
+  title(out, style, "Pick-up: how long completions lay in their queue until a poll returned them");
+  Table table({{"queue pair"},
+               {"process"},
+               {"queue"},
+               {"picked up", Align::right},
+               {"p50", Align::right},
+               {"p95", Align::right},
+               {"p99", Align::right},
+               {"max", Align::right},
+               {"error", Align::right}});
+  for (size_t i = 0; i < std::min(report.pick_ups.size(), kMaxRows); ++i) {
+    const Report::PickUps& each = report.pick_ups[i];
+    table.add({each.queue_pair, each.process, std::string(name_of(each.queue)), human_count(each.delay_ns.count()),
+               latency(each.delay_ns, 0.5), latency(each.delay_ns, 0.95), latency(each.delay_ns, 0.99),
+               latency(each.delay_ns, 1), "+-" + human_duration(each.error_ns)});
+  }
+  out += table.text(style);
+  more(out, kMaxRows, report.pick_ups.size());
+}
+
 void add_marks(std::string& out, const Report& report, const Style& style) {
   title(out, style, "Marks: look here");
   Table table({{"time (UTC ns)", Align::right}, {"node"}, {"reason"}, {"what"}});
@@ -313,6 +334,7 @@ std::string report_text(const Report& report, const ReportSections& sections, co
   if (all && (report.memory.regions || registrations.registrations || registrations.failed))
     add_memory(out, report, style);
   if (all && !report.ports.empty()) add_ports(out, report, style);
+  if (all && !report.pick_ups.empty()) add_pick_ups(out, report, style);
   if (all && !report.marks.empty()) add_marks(out, report, style);
   return out;
 }

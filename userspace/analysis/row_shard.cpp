@@ -70,6 +70,7 @@ size_t RowShard::HashOfEnds::operator()(const Ends& ends) const {
 
 void RowShard::begin_trace() {
   by_ends_.clear();
+  pick_ups_.clear();
   kept_.clear();
   last_row_ = nullptr;
 }
@@ -151,6 +152,32 @@ void RowShard::on_operation(const Operation& operation) {
   }
   if (const auto span = row.lane_.add(sample.post_ns, sample.complete_ns))
     add({.record = operation.record, .row = &row, .span = *span});
+}
+
+void RowShard::on_pick_up(const PickUp& pick_up) {
+  auto found = pick_ups_.find(pick_up.qp.get());
+  if (found == pick_ups_.end()) {
+    if (pick_ups_.size() >= rows_.limits_.rows) return;
+    found = pick_ups_.try_emplace(pick_up.qp.get()).first;
+  }
+  PickUpRow& row = found->second[static_cast<size_t>(pick_up.queue)];
+  if (!row.qp) {
+    row.node = rows_.node_;
+    row.qp = pick_up.qp;
+    row.pid = pick_up.pid;
+    row.queue = pick_up.queue;
+  }
+  row.delay_ns.add(pick_up.delay_ns);
+  row.error_ns = std::max(row.error_ns, pick_up.error_ns);
+}
+
+std::vector<PickUpRow> RowShard::take_pick_ups() {
+  std::vector<PickUpRow> all;
+  for (auto& [qp, sides] : pick_ups_)
+    for (PickUpRow& row : sides)
+      if (row.qp) all.push_back(std::move(row));
+  pick_ups_.clear();
+  return all;
 }
 
 // ---- what relates rows --------------------------------------------------------------------------

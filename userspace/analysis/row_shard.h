@@ -19,11 +19,14 @@ class RowShard final : public OperationSink {
 
   void begin_trace();
   void on_operation(const Operation& operation) override;
+  void on_pick_up(const PickUp& pick_up) override;
   void end_round() override;
   // By Rows::relate: of the oldest round that has ended, in order of their records.
   std::vector<Relation> take_round();
   void give_back(std::vector<Relation> round);
 
+  // Of the trace that ends: those of queue pairs beyond the limit are left out, as they were when they came.
+  std::vector<PickUpRow> take_pick_ups();
   const std::vector<PendingOperation>& pending() const { return pending_; }
   // Of two the newer.
   static bool later(const PendingOperation& a, const PendingOperation& b);
@@ -56,6 +59,7 @@ class RowShard final : public OperationSink {
   std::vector<std::shared_ptr<const QueuePair>> kept_;  // so that an address stays its own
   Ends last_;  // as the last operation named them
   Row* last_row_ = nullptr;
+  std::unordered_map<const QueuePair*, std::array<PickUpRow, 2>> pick_ups_;  // by enum class Queue
   std::vector<PendingOperation> pending_;  // a heap: the newest on top
   std::vector<Relation> relations_;        // of this round
   std::mutex mutex_;

@@ -81,12 +81,36 @@ void Rows::end_trace() {
       row->peer = row->qp->peer;
       row->peer_qp_num = row->qp->peer_qp_num;
     }
+  take_pick_ups();
   std::sort(rows_.begin() + static_cast<ptrdiff_t>(first_of_trace_), rows_.end(), before);
   for (size_t i = first_of_trace_; i < rows_.size(); ++i) rows_[i]->number = i;
 }
 
 void Rows::on_operation(const Operation& operation) {
   shards_[0]->on_operation(operation);
+}
+
+void Rows::on_pick_up(const PickUp& pick_up) {
+  shards_[0]->on_pick_up(pick_up);
+}
+
+// A queue pair may have gone from one thread to another.
+void Rows::take_pick_ups() {
+  for (const auto& shard : shards_)
+    for (PickUpRow& part : shard->take_pick_ups()) {
+      const QueuePair& qp = *part.qp;
+      const auto [found, added] =
+          pick_ups_.try_emplace({node_, qp.device, qp.qp_num, qp.life, part.pid, part.queue}, std::move(part));
+      if (added) continue;
+      found->second.delay_ns.add(part.delay_ns);
+      found->second.error_ns = std::max(found->second.error_ns, part.error_ns);
+    }
+}
+
+std::vector<const PickUpRow*> Rows::pick_ups() const {
+  std::vector<const PickUpRow*> all;
+  for (const auto& [key, row] : pick_ups_) all.push_back(&row);
+  return all;
 }
 
 // ---- what any thread may need -------------------------------------------------------------------

@@ -105,6 +105,16 @@ struct PendingOperation {
   uint64_t number = 0;  // of the row's operations
 };
 
+// How long the completions of a queue pair's queue lay there until a poll returned them.
+struct PickUpRow {
+  uint32_t node = 0;
+  std::shared_ptr<const QueuePair> qp;
+  uint32_t pid = 0;
+  Queue queue = Queue::send;
+  Histogram delay_ns;
+  uint64_t error_ns = 0;  // the largest
+};
+
 // What relates rows, in the order of the records.
 struct Relation {
   uint64_t record = 0;
@@ -131,6 +141,7 @@ class Rows final : public OperationSink {
   // Of a trace that one thread gives: all of it. Else each sink gets what is its own, and relate() is
   // SessionOptions::on_round.
   void on_operation(const Operation& operation) override;
+  void on_pick_up(const PickUp& pick_up) override;
   std::span<OperationSink* const> sinks() const { return sinks_; }
   void relate();
   void end_trace();
@@ -142,6 +153,8 @@ class Rows final : public OperationSink {
   const Incast& incast() const { return incast_; }
   // The oldest first.
   std::vector<PendingOperation> pending() const;
+  // After end_trace(). In order of node, device, number, life, process, queue.
+  std::vector<const PickUpRow*> pick_ups() const;
 
  private:
   friend class RowShard;
@@ -151,6 +164,7 @@ class Rows final : public OperationSink {
   Row& make_row(const Operation& operation, bool own_peer);
   uint32_t receiver_of(const std::string& address);
   void relate(const Relation& relation);
+  void take_pick_ups();
   static bool before(const std::unique_ptr<Row>& a, const std::unique_ptr<Row>& b);
 
   Limits limits_;
@@ -165,6 +179,9 @@ class Rows final : public OperationSink {
   std::mutex beyond_mutex_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> senders_;  // node, pid
   std::map<std::string, uint32_t> receivers_;                  // by address_text
+
+  // By node, device, number, life, pid, queue.
+  std::map<std::tuple<uint32_t, std::string, uint32_t, uint32_t, uint32_t, Queue>, PickUpRow> pick_ups_;
 
   BarrierFinder barriers_;
   Incast incast_;

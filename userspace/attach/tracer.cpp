@@ -114,7 +114,8 @@ Status Tracer::open() {
 
 bool Tracer::reads_completions() const {
   using Completions = TracerOptions::Completions;
-  return options_.completions == Completions::ring || options_.completions == Completions::automatic;
+  return options_.completions == Completions::ring || options_.completions == Completions::automatic ||
+         options_.completions == Completions::both;
 }
 
 // Where nobody asks for what stands in memory, nobody reads it.
@@ -125,6 +126,7 @@ void Tracer::start_observer() {
   options.policy.read_posts = options_.posts != Posts::probe;
   options.policy.probes_tell = options_.posts != Posts::ring;
   options.policy.read_completions = reads_completions();
+  options.policy.polls_probed = options_.completions == TracerOptions::Completions::both;
   options.cpu_share = options_.observer_cpu;
   options.lane = static_cast<uint32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)));
   options.cpu_sysfs = sysfs_root_of_cpus();

@@ -57,9 +57,10 @@ struct TracerOptions {
   bool check_posts = true;   // see refused posts by a return probe
   // Who tells: the probes, or the rings in memory. Rings are mlx5's; elsewhere, and where rings older
   // than the attach were not found, probes tell whatever is asked. `automatic`: posts by probes, completions by rings;
+  // `both`: by rings, and polls tell when each was picked up;
   // posts that no probe tells of are read from memory as well.
   enum class Posts : uint8_t { automatic, probe, ring };
-  enum class Completions : uint8_t { automatic, probe, ring, off };
+  enum class Completions : uint8_t { automatic, probe, ring, both, off };
   Posts posts = Posts::automatic;
   Completions completions = Completions::automatic;
   double observer_cpu = 0.30;  // share of a core

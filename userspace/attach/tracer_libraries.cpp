@@ -74,7 +74,7 @@ AttachPolicy Tracer::policy_for(const Target* target) const {
 AttachPolicy Tracer::with_rings(AttachPolicy policy, const LibraryPlan& plan, const Target* target) const {
   if (!observes() || plan.name != "libmlx5" || (target && (target->older || !target->readable))) return policy;
   policy.posts = options_.posts != TracerOptions::Posts::ring && !(target && target->ring_mode);
-  if (reads_completions()) policy.completions = false;
+  if (reads_completions() && options_.completions != TracerOptions::Completions::both) policy.completions = false;
   return policy;
 }
 

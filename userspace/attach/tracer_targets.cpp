@@ -151,7 +151,7 @@ bool Tracer::to_ring_mode(Target& target) {
     return !serves(library) || library.plan->name == "libmlx5" || library.report.attached.empty();
   });
   if (!observes() || shared_probes_ || target.older || !target.readable || !all_mlx5 || options_.posts != TracerOptions::Posts::automatic ||
-      options_.completions == TracerOptions::Completions::probe)
+      options_.completions == TracerOptions::Completions::probe || options_.completions == TracerOptions::Completions::both)
     return false;
   say_(fmt::format("process {}: probes on posts cost {:.0f}% of a core, more than the budget of {:.0f}%: its queues "
                    "tell of posts from now on, with times to within a sampling interval (--budget off keeps the probes)",

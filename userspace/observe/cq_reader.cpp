@@ -51,6 +51,7 @@ void CqReader::state(uint8_t event, const char* reason, uint64_t now_ns, RecordB
   if (spec_.ring.collapsed) record.flags |= SIGMA_RING_COLLAPSED;
   if (!counts()) record.flags |= SIGMA_RING_OVERRUN;
   if (modulo_) record.flags |= SIGMA_RING_MODULO;
+  if (spec_.polls_probed) record.flags |= SIGMA_RING_POLLED;
   record.origin = spec_.origin;
   record.mode = is_read() ? SIGMA_RING_READ : SIGMA_RING_COUNTED;
   std::strncpy(record.reason, reason, sizeof(record.reason) - 1);

@@ -28,6 +28,7 @@ struct ReaderPolicy {
   bool read_posts = true;         // else doorbells are counted only
   bool probes_tell = true;        // probes tell of posts as well: what they explain is not read
   bool read_completions = true;
+  bool polls_probed = false;      // probes tell of polls as well
 };
 
 class ProcessReader {

@@ -56,7 +56,9 @@ ProcessReader::Copies& ProcessReader::send_copies(uint32_t slot, uint32_t genera
   return copies;
 }
 
-void ProcessReader::open(const CqSpec& spec, RecordBuffer& out) {
+void ProcessReader::open(const CqSpec& found, RecordBuffer& out) {
+  CqSpec spec = found;
+  spec.polls_probed = policy_.polls_probed;
   close_cq(spec.owner, spec.since_ns, out);
   Completion cq;
   cq.reader = std::make_unique<CqReader>(

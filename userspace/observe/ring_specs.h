@@ -48,6 +48,7 @@ struct CqSpec {
   uint64_t ring_addr = 0, doorbell_addr = 0;
   CompletionRing ring;
   bool real_time = false;  // its stamps are no cycles
+  bool polls_probed = false;
   uint32_t slot = 0;
   uint32_t slot_life = 0;
   uint8_t origin = SIGMA_RING_BY_COMMAND;

@@ -71,13 +71,28 @@ void SummarySink::on_operation(const Operation& operation) {
                        operation.queue, operation.wr_id,      operation.complete_ns};
 }
 
+void SummarySink::on_pick_up(const PickUp& pick_up) {
+  pick_up_ns_.add(pick_up.delay_ns);
+  QueuePairRow& row = row_of(pick_up.qp);
+  row.pick_up_ns.add(pick_up.delay_ns);
+  if (&row != &shared_row_) row.pid = pick_up.pid;
+}
+
 SummarySink::QueuePairRow& SummarySink::row_of(const Operation& operation) {
-  if (!operation.qp) return shared_row_;
+  QueuePairRow& row = row_of(operation.qp);
+  if (&row == &shared_row_) return row;
+  row.pid = operation.pid;
+  if (!operation.comm.empty() && row.comm != operation.comm) row.comm = operation.comm;
+  return row;
+}
+
+SummarySink::QueuePairRow& SummarySink::row_of(const std::shared_ptr<const QueuePair>& described) {
+  if (!described) return shared_row_;
   // The row holds the description that it was last seen with, so an equal pointer is the same one.
-  const auto place = reinterpret_cast<uintptr_t>(operation.qp.get());
+  const auto place = reinterpret_cast<uintptr_t>(described.get());
   QueuePairRow*& recent = recent_rows_[(place >> 4 ^ place >> 12) % recent_rows_.size()];
-  if (recent && recent->qp == operation.qp) return *recent;
-  const QueuePair& qp = *operation.qp;
+  if (recent && recent->qp == described) return *recent;
+  const QueuePair& qp = *described;
   const Key key{qp.device, qp.qp_num, qp.life, qp.pid};
   auto found = rows_.find(key);
   if (found == rows_.end()) {
@@ -85,9 +100,7 @@ SummarySink::QueuePairRow& SummarySink::row_of(const Operation& operation) {
     found = rows_.emplace(key, QueuePairRow{}).first;
   }
   QueuePairRow& row = found->second;
-  row.qp = operation.qp;
-  row.pid = operation.pid;
-  if (!operation.comm.empty()) row.comm = operation.comm;
+  row.qp = described;
   recent = &row;
   return row;
 }
@@ -111,6 +124,7 @@ std::string SummarySink::text(const SummaryContext& context) const {
   add_totals(out, context);
   add_opcodes(out, context);
   add_queue_pairs(out, context);
+  add_pick_ups(out, context);
   add_errors(out, context);
 
   const Style style{context.colour};
@@ -207,6 +221,39 @@ void SummarySink::add_queue_pairs(std::string& out, const SummaryContext& contex
     out += fmt::format("  {} on queues not listed, {}\n",
                        plural(shared_row_.tally.operations, "operation"),
                        human_bytes(shared_row_.tally.bytes));
+}
+
+// Who lets completions lie the longest stands first.
+void SummarySink::add_pick_ups(std::string& out, const SummaryContext& context) const {
+  if (pick_up_ns_.count() == 0) return;
+  const Style style{context.colour};
+  out += "\n" + style.bold("pick-up: how long completions lay in their queue until a poll returned them") + "\n";
+  out += fmt::format("  {}: p50 {}, p99 {}, max {}\n", plural(pick_up_ns_.count(), "completion"), at(pick_up_ns_, 0.5),
+                     at(pick_up_ns_, 0.99), at(pick_up_ns_, 1));
+  std::vector<const QueuePairRow*> order;
+  for (const auto& [key, row] : rows_)
+    if (row.pick_up_ns.count()) order.push_back(&row);
+  if (order.size() < 2) return;
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return a->pick_up_ns.percentile(0.99) > b->pick_up_ns.percentile(0.99);
+  });
+  const size_t shown = std::min(order.size(), context.rows);
+  Table table({{"pid", Align::right},
+               {"process"},
+               {"device"},
+               {"qp", Align::right},
+               {"picked up", Align::right},
+               {"p50", Align::right},
+               {"p99", Align::right},
+               {"max", Align::right}});
+  for (size_t i = 0; i < shown; ++i) {
+    const QueuePairRow& row = *order[i];
+    table.add({fmt::format("{}", row.pid), printable(row.comm), printable(row.qp->device),
+               fmt::format("{}", row.qp->qp_num), human_count(row.pick_up_ns.count()), at(row.pick_up_ns, 0.5),
+               at(row.pick_up_ns, 0.99), at(row.pick_up_ns, 1)});
+  }
+  out += table.text({context.colour});
+  if (order.size() > shown) out += fmt::format("  and {} more\n", plural(order.size() - shown, "queue pair"));
 }
 
 void SummarySink::add_errors(std::string& out, const SummaryContext& context) const {

@@ -52,6 +52,7 @@ class SummarySink final : public OperationSink {
   explicit SummarySink(const SummaryOptions& options) : options_(options) {}
 
   void on_operation(const Operation& operation) override;
+  void on_pick_up(const PickUp& pick_up) override;
 
   std::string text(const SummaryContext& context) const;
   // `dropped` is the caller's.
@@ -76,17 +77,21 @@ class SummarySink final : public OperationSink {
     Address peer;
     bool many_peers = false;
     Tally tally;
+    Histogram pick_up_ns;
     std::optional<FirstError> first_error;
   };
   // Numbers repeat across devices and processes, and are reused.
   using Key = std::tuple<std::string, uint32_t, uint32_t, uint32_t>;  // device, qp_num, life, pid
 
   QueuePairRow& row_of(const Operation& operation);
+  // The shared row: that of all beyond the limit.
+  QueuePairRow& row_of(const std::shared_ptr<const QueuePair>& described);
   void note_peer(QueuePairRow& row, const Operation& operation);
 
   void add_totals(std::string& out, const SummaryContext& context) const;
   void add_opcodes(std::string& out, const SummaryContext& context) const;
   void add_queue_pairs(std::string& out, const SummaryContext& context) const;
+  void add_pick_ups(std::string& out, const SummaryContext& context) const;
   void add_errors(std::string& out, const SummaryContext& context) const;
 
   static constexpr size_t kOpcodes = static_cast<size_t>(Opcode::unknown) + 1;
@@ -94,6 +99,7 @@ class SummarySink final : public OperationSink {
   SummaryOptions options_;
   Tally all_;
   std::array<Tally, kOpcodes> opcodes_;
+  Histogram pick_up_ns_;
   std::map<Key, QueuePairRow> rows_;
   QueuePairRow shared_row_;  // of queue pairs beyond the limit, and of SRQ posts without one
   // Rows that operations were found to belong to, by the place of their description: many queue pairs are in

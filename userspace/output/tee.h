@@ -15,6 +15,9 @@ class TeeSink final : public OperationSink {
   void on_operation(const Operation& operation) override {
     for (OperationSink* sink : sinks_) sink->on_operation(operation);
   }
+  void on_pick_up(const PickUp& pick_up) override {
+    for (OperationSink* sink : sinks_) sink->on_pick_up(pick_up);
+  }
 
  private:
   std::vector<OperationSink*> sinks_;

@@ -29,6 +29,14 @@ CompletionTime CompletionTimes::of(const Device& device, const sigma_ring_comple
   return interval_of(cqe);
 }
 
+CompletionTime CompletionTimes::peek(const Device& device, const sigma_ring_completion& cqe) {
+  if ((cqe.flags & SIGMA_RING_NIC_STAMP) && !(cqe.flags & SIGMA_RING_REAL_TIME) && device.clock.ready())
+    if (const auto time = device.clock.host_time(cqe.nic_stamp);
+        time && time->ns <= cqe.complete_ns + cqe.complete_error_ns + time->error_ns)
+      return {time->ns, time->error_ns, CompleteSource::nic};
+  return interval_of(cqe);
+}
+
 CompletionTime CompletionTimes::interval_of(const sigma_ring_completion& cqe) {
   return {cqe.complete_ns, cqe.complete_error_ns, CompleteSource::ring};
 }

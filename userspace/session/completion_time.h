@@ -32,6 +32,8 @@ class CompletionTimes {
   // By the device's stamp, else the interval in which the ring showed the completion.
   CompletionTime of(const Device& device, const sigma_ring_completion& cqe);
   static CompletionTime interval_of(const sigma_ring_completion& cqe);
+  // As of(), of one that will be asked for again: nothing is counted.
+  static CompletionTime peek(const Device& device, const sigma_ring_completion& cqe);
   // The device's stamp, read when the host's clock showed `seen_ns`. nullopt: not to be believed
   // (counted).
   std::optional<CompletionTime> of_stamp(const Device& device, bool real_time, uint64_t stamp,

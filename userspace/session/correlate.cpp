@@ -191,6 +191,7 @@ void Correlator::complete_shared(Qp& qp, Srq* srq, const sigma_completion& wc, u
 
 void Correlator::close(Qp& qp) {
   give_up_waiting(qp);
+  close_pick_ups(qp);
   for (const Queue side : {Queue::send, Queue::recv}) {
     WorkQueue& queue = side == Queue::send ? qp.send : qp.recv;
     while (!queue.empty()) {

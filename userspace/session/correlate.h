@@ -54,6 +54,8 @@ class Correlator {
   void on_ring_post(Qp& qp, const sigma_ring_post& post);
   void on_ring_completion(Qp& qp, const sigma_ring_completion& completion);
   void on_ring_gap(Qp& qp, const sigma_ring_gap& gap);
+  // A poll returned what the ring tells of.
+  void on_pick_up(Qp& qp, const sigma_completion& wc);
 
   // Reports what is pending as unfinished; the queue goes on. `qps_peer_unknown` is counted here.
   // `destroyed_ns` is set where the queue pair itself has ended, not only the trace.
@@ -124,6 +126,9 @@ class Correlator {
   void note_reported(Qp& qp, const Pending& pending);
   void stamp(Operation& operation);
   void apply(Operation& operation, const sigma_ring_completion& cqe);
+  void note_told(Qp& qp, const sigma_ring_completion& cqe);
+  void tell(Qp& qp, Queue side, uint32_t pid, const std::optional<PickUps::Delay>& delay);
+  void close_pick_ups(Qp& qp);
 
   // Building an operation: from what was posted, then from the completion, then to the sink.
   Operation& begin(Qp* qp, Queue side, uint32_t pid);
@@ -141,6 +146,8 @@ class Correlator {
   uint64_t record_ = 0;
   CompletionTimes times_;
   CompletionTime completed_;  // of the completion at hand
+  // Likewise, once its request is found: when, and its wr_id.
+  std::optional<PickUps::Told> told_;
   std::vector<Batch> batches_;
   size_t active_batches_ = 0;
   // In all queues. Queue pairs may be found to be one and the same: a few may have been another's.

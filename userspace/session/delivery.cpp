@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The records of one queue: its queue is found, and its correlator gets them, at once or in the thread
 // that has the queue (shards.h).
+#include <infiniband/verbs.h>
+
 #include <algorithm>
 
 #include "session/session_impl.h"
@@ -22,6 +24,7 @@ void Session::Impl::match(Correlator& correlator, const Shards::Item& item) {
     case SIGMA_POST_RESULT:
       return correlator.on_post_result(item.qp, item.srq, body(static_cast<const sigma_post_result*>(nullptr)));
     case SIGMA_COMPLETION:
+      if (item.is_pick_up) return correlator.on_pick_up(*item.qp, body(static_cast<const sigma_completion*>(nullptr)));
       return correlator.on_completion(item.qp, body(static_cast<const sigma_completion*>(nullptr)));
     case SIGMA_RING:
       return correlator.on_ring(*item.qp, body(static_cast<const sigma_ring*>(nullptr)));
@@ -43,8 +46,8 @@ void Session::Impl::work(uint32_t shard, std::span<const Shards::Item> items) {
 }
 
 template <typename T>
-void Session::Impl::hand_over(uint32_t shard, Qp* qp, Srq* srq, const T& record) {
-  Shards::Item item{qp, srq, record_number, &record.h};
+void Session::Impl::hand_over(uint32_t shard, Qp* qp, Srq* srq, const T& record, bool is_pick_up) {
+  Shards::Item item{qp, srq, record_number, &record.h, is_pick_up};
   if (shards) return shards->push(shard, item, std::as_bytes(std::span(&record, 1)));
   match(*correlators[0], item);
 }
@@ -119,6 +122,7 @@ void Session::Impl::on_completion(const sigma_completion& wc) {
   if (ignored(wc.h.pid)) return;
   if (objects.is_observed_cq(wc.h.pid, wc.cq_ptr)) {
     ++counters.polls_known;
+    if (objects.tells_pick_ups()) on_pick_up(wc);
     return;
   }
   if (wc.unknown & SIGMA_WC_NO_QP_NUM) return complete_by_cq(wc);
@@ -136,6 +140,25 @@ void Session::Impl::on_completion(const sigma_completion& wc) {
     routes.add(wc.h.pid, wc.context, wc.qp_num, place(*qp));
   }
   hand_over(qp->shard.value_or(0), qp, nullptr, wc);
+}
+
+// The operation is the ring's to tell. An error's fields do not say of which side it is, and nobody waits for it.
+void Session::Impl::on_pick_up(const sigma_completion& wc) {
+  if (wc.status != IBV_WC_SUCCESS) return;
+  Qp* qp = nullptr;
+  if (!(wc.unknown & (SIGMA_WC_NO_QP_NUM | SIGMA_WC_NO_OPCODE))) {
+    qp = known(wc.h.pid, wc.context, wc.qp_num);
+    if (qp == nullptr) {
+      sync();
+      qp = objects.find_qp_of_completion(objects.user_context(wc.h.pid, wc.context), wc.qp_num, wc.cq_ptr);
+      if (qp != nullptr) routes.add(wc.h.pid, wc.context, wc.qp_num, place(*qp));
+    }
+  }
+  if (qp == nullptr) {
+    ++counters.pick_ups_untold;
+    return;
+  }
+  hand_over(qp->shard.value_or(0), qp, nullptr, wc, true);
 }
 
 // Neither the queue pair nor the side is told: it can only be of a queue that completes in this CQ

@@ -34,6 +34,7 @@
 #include "decode/uverbs.h"
 #include "session/nic_clock.h"
 #include "session/observed_ring.h"
+#include "session/pick_ups.h"
 #include "session/session.h"
 #include "session/shared_queue.h"
 #include "session/work_queue.h"
@@ -93,6 +94,7 @@ struct Qp {
   } last_call;
   uint64_t send_moved_ns = 0;  // the last completion of a send
   ObservedRing ring;
+  std::unique_ptr<PickUps> pick_ups[2];  // of each side (enum class Queue), where polls are probed as well
   uint32_t inherited_by = 0;  // the last child seen to have a copy of it
   bool has_operations = false;
   ShardNumber shard;  // by which its records are matched
@@ -171,6 +173,8 @@ class Objects {
   void set_observed(const sigma_ring& ring);
   // What polls return of it is known from its ring.
   bool is_observed_cq(uint32_t pid, uint64_t ptr);
+  // Polls of rings that are read are probed as well: both are told (SIGMA_RING_POLLED).
+  bool tells_pick_ups() const { return tells_pick_ups_; }
   // By the names that a reader of rings has: its context, or (by_file) its uverbs file.
   Qp& qp_of_ring(uint32_t pid, uint64_t context, bool by_file, uint32_t qp_num);
   // As had_life(), by these names, for a number that no living queue pair has.
@@ -268,6 +272,7 @@ class Objects {
   Counters& counters_;
   OnEnd on_end_;
   bool any_observed_ = false;
+  bool tells_pick_ups_ = false;
   struct {
     uint64_t generation = 0, ptr = 0;
     uint32_t pid = 0;

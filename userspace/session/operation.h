@@ -139,11 +139,21 @@ struct FirstError {
   std::optional<uint64_t> wr_id, complete_ns;
 };
 
+// How long a completion lay in its queue before a poll returned it: known where its ring is read and polls are
+// probed as well. Told when both are known, which may be before or after its operation.
+struct PickUp {
+  std::shared_ptr<const QueuePair> qp;
+  uint32_t pid = 0;
+  Queue queue = Queue::send;
+  uint64_t delay_ns = 0, error_ns = 0;
+};
+
 // Receives finished operations, in order of completion. Called by one thread.
 class OperationSink {
  public:
   virtual ~OperationSink() = default;
   virtual void on_operation(const Operation& operation) = 0;
+  virtual void on_pick_up(const PickUp&) {}
   // Of a session with several sinks: see SessionOptions::on_round. By the thread of on_operation.
   virtual void end_round() {}
 };

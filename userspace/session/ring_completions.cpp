@@ -36,10 +36,12 @@ void Correlator::on_ring_completion(Qp& qp, const sigma_ring_completion& cqe) {
   teller = reader;
   qp.has_operations = true;
   qp.ring.completions = true;
+  told_.reset();
   if (cqe.queue == SIGMA_QUEUE_SEND)
     complete_ring_send(qp, cqe);
   else
     complete_ring_recv(qp, cqe);
+  if (objects_.tells_pick_ups() && reader == RingReader::observer) note_told(qp, cqe);
 }
 
 void Correlator::complete_ring_send(Qp& qp, const sigma_ring_completion& cqe) {
@@ -207,6 +209,43 @@ void Correlator::give_up_waiting(Qp& qp) {
   }
 }
 
+// ---- picked up by a poll ------------------------------------------------------------------------
+
+// In the order of the ring, also where its request is still to come.
+void Correlator::note_told(Qp& qp, const sigma_ring_completion& cqe) {
+  if (cqe.status != IBV_WC_SUCCESS) return;
+  if (!told_) {
+    const CompletionTime time = times_.peek(*qp.device, cqe);
+    told_ = {time.ns, time.error_ns.value_or(0), std::nullopt, std::nullopt};
+  }
+  const Queue side = cqe.queue == SIGMA_QUEUE_SEND ? Queue::send : Queue::recv;
+  if (side == Queue::recv && traits_of_wc(cqe.wc_opcode).bytes && !(cqe.flags & SIGMA_RING_NO_BYTES))
+    told_->bytes = cqe.bytes;
+  auto& pick_ups = qp.pick_ups[static_cast<size_t>(side)];
+  if (!pick_ups) pick_ups = std::make_unique<PickUps>();
+  tell(qp, side, cqe.h.pid, pick_ups->on_told(*told_, counters_));
+}
+
+void Correlator::on_pick_up(Qp& qp, const sigma_completion& wc) {
+  const WcTraits traits = traits_of_wc(wc.opcode);
+  if (traits.side == WcSide::tag_matching) return;
+  const Queue side = traits.side == WcSide::send ? Queue::send : Queue::recv;
+  PickUps::Poll poll{wc.h.time_ns, wc.h.tid, wc.wr_id, std::nullopt};
+  if (side == Queue::recv && traits.bytes && !(wc.unknown & SIGMA_WC_NO_BYTES)) poll.bytes = wc.byte_len;
+  auto& pick_ups = qp.pick_ups[static_cast<size_t>(side)];
+  if (!pick_ups) pick_ups = std::make_unique<PickUps>();
+  tell(qp, side, wc.h.pid, pick_ups->on_poll(poll, counters_));
+}
+
+void Correlator::tell(Qp& qp, Queue side, uint32_t pid, const std::optional<PickUps::Delay>& delay) {
+  if (delay) sink_.on_pick_up({qp.info, pid, side, delay->ns, delay->error_ns});
+}
+
+void Correlator::close_pick_ups(Qp& qp) {
+  for (auto& pick_ups : qp.pick_ups)
+    if (pick_ups) pick_ups->close(counters_);
+}
+
 // ---- what a completion says ---------------------------------------------------------------------
 
 // When, by completed_. A request cannot have been posted after it completed: that narrows its
@@ -231,6 +270,7 @@ void Correlator::apply(Operation& operation, const sigma_ring_completion& cqe) {
           *operation.time_ns - operation.time_error_ns.value_or(0))
     completed_ = times_.refuse(cqe);
   stamp(operation);
+  told_ = {completed_.ns, completed_.error_ns.value_or(0), operation.wr_id, std::nullopt};
   operation.status = cqe.status;
   if (cqe.status != IBV_WC_SUCCESS) operation.vendor_err = cqe.vendor_err;
   if (operation.time_ns && *operation.time_ns <= *operation.complete_ns)

@@ -132,6 +132,7 @@ void Objects::set_observed(const sigma_ring& ring) {
       if (cq->info.cqn == ring.number) cq->observed = ring.event != SIGMA_RING_END;
   }
   any_observed_ = true;
+  if (ring.flags & SIGMA_RING_POLLED) tells_pick_ups_ = true;
   ++generation_;
 }
 

@@ -25,6 +25,7 @@ struct Session::Impl {
   void on_post(const sigma_post& post);
   void on_post_result(const sigma_post_result& result);
   void on_completion(const sigma_completion& wc);
+  void on_pick_up(const sigma_completion& wc);
   void complete_by_cq(const sigma_completion& wc);
   void on_ring(const sigma_ring& ring);
   void begin_next(Qp& qp, const sigma_ring& ring);
@@ -40,7 +41,7 @@ struct Session::Impl {
     if (shards) shards->sync();
   }
   template <typename T>
-  void hand_over(uint32_t shard, Qp* qp, Srq* srq, const T& record);
+  void hand_over(uint32_t shard, Qp* qp, Srq* srq, const T& record, bool is_pick_up = false);
   void work(uint32_t shard, std::span<const Shards::Item> items);
   static void match(Correlator& correlator, const Shards::Item& item);
 

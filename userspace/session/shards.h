@@ -39,6 +39,7 @@ class Shards {
     Srq* srq = nullptr;
     uint64_t number = 0;
     const sigma_header* record = nullptr;  // whole, aligned to 8 bytes; valid during the work
+    bool is_pick_up = false;               // a poll's, of a completion that its ring tells of
   };
   // A shard's part of a round, maybe empty. By one thread at a time; must not throw.
   using Work = std::function<void(uint32_t shard, std::span<const Item> items)>;
