@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Polls and the ring's completions, paired: with gaps in either, by threads at once, and through the session.
+#include <rdma/mlx5-abi.h>
+
 #include "catch.h"
 #include "session/pick_ups.h"
 #include "session_ring_rig.h"
@@ -130,24 +132,105 @@ TEST_CASE("pick-ups: what nobody polls is bounded") {
 
 namespace {
 
+// Polls of its ring are probed, if `flags` say so.
 struct PolledRig : RingRig {
+  static constexpr uint32_t kCqn = 5;
   std::vector<sigma::PickUp> picked_up;
   void on_pick_up(const sigma::PickUp& pick_up) override { picked_up.push_back(pick_up); }
 
-  explicit PolledRig(uint16_t flags) {
+  explicit PolledRig(uint16_t flags = SIGMA_RING_POLLED) {
     uverbs(UverbsRecord(UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE)
+               .driver(RDMA_DRIVER_MLX5)
                .handle(UVERBS_ATTR_CREATE_CQ_HANDLE, 1)
                .in(UVERBS_ATTR_CREATE_CQ_USER_HANDLE, cq_ptr(1))
-               .out(UVERBS_ATTR_CREATE_CQ_RESP_CQE, uint32_t{64}),
-           kPid, kContext);
+               .out(UVERBS_ATTR_UHW_OUT, mlx5_ib_create_cq_resp{kCqn, 0}));
     sigma_ring cq{};
     cq.context = kContext;
-    cq.number = 0;
+    cq.number = kCqn;
     cq.kind = SIGMA_RING_CQ;
     cq.event = SIGMA_RING_BEGIN;
     cq.flags = flags;
+    cq.tier = SIGMA_TIER_NONE;
     send(cq, SIGMA_RING, kPid);
+  }
+  void completed(uint16_t counter, uint64_t ns) {
+    sigma_ring_completion record = cqe(counter);
+    record.complete_ns = ns;
+    ring_completion(record);
+  }
+  void polled(uint64_t wr_id, uint64_t ns) {
+    now = ns - 1;
+    send_completion(completion(kQp, wr_id));
   }
 };
 
 }  // namespace
+
+TEST_CASE("pick-ups: a poll of what the ring tells completes nothing, and says when it was picked up") {
+  PolledRig rig;
+  rig.probe_post(70, 0);
+  rig.probe_post(71, 1);
+  rig.completed(0, 5000);
+  CHECK(rig.operations.size() == 1);  // not held back for its poll
+  rig.polled(70, 7000);
+  rig.polled(71, 7500);
+  rig.completed(1, 6000);
+  CHECK(rig.operations.size() == 2);
+  REQUIRE(rig.picked_up.size() == 2);
+  CHECK(rig.picked_up[0].delay_ns == 2000);
+  CHECK(rig.picked_up[0].error_ns == 10);
+  CHECK(rig.picked_up[0].queue == sigma::Queue::send);
+  CHECK(rig.picked_up[0].qp->qp_num == PolledRig::kQp);
+  CHECK(rig.picked_up[0].pid == PolledRig::kPid);
+  CHECK(rig.picked_up[1].delay_ns == 1500);
+  const sigma::Counters& counters = rig.finish();
+  CHECK(counters.operations == 2);
+  CHECK(counters.polls_known == 2);
+  CHECK(counters.pick_ups == 2);
+  CHECK(counters.pick_ups_by_order == 0);
+  CHECK(counters.pick_ups_untold + counters.pick_ups_unpolled + counters.pick_ups_early == 0);
+}
+
+TEST_CASE("pick-ups: a completion that waits for its post keeps its place") {
+  PolledRig rig;
+  rig.probe_post(70, 0);
+  rig.probe_post(72, 2);  // 1 was written without a call
+  rig.completed(0, 5000);
+  rig.completed(1, 5100);
+  rig.completed(2, 5200);
+  rig.polled(70, 6000);
+  rig.polled(71, 6100);
+  rig.polled(72, 6200);
+  REQUIRE(rig.picked_up.size() == 3);
+  for (const auto& each : rig.picked_up) CHECK(each.delay_ns == 1000);
+  CHECK(rig.finish().pick_ups_by_order == 1);
+}
+
+TEST_CASE("pick-ups: a life's end leaves nothing to the next one") {
+  PolledRig rig;
+  rig.probe_post(70, 0);
+  rig.completed(0, 5000);
+  rig.set_state(PolledRig::kQp, IBV_QPS_RESET);
+  rig.polled(70, 6000);
+  CHECK(rig.picked_up.empty());
+  const sigma::Counters& counters = rig.finish();
+  CHECK(counters.pick_ups_unpolled == 1);
+  CHECK(counters.pick_ups_untold == 1);
+}
+
+TEST_CASE("pick-ups: none where polls are probed for another reason, and failed requests have none") {
+  PolledRig others(0);
+  others.probe_post(70, 0);
+  others.completed(0, 5000);
+  others.polled(70, 6000);
+  CHECK(others.picked_up.empty());
+  CHECK(others.finish().pick_ups_untold == 0);
+
+  PolledRig rig;
+  rig.probe_post(70, 0);
+  rig.ring_completion(RingRig::cqe(0, IBV_WC_RETRY_EXC_ERR));
+  rig.now = 6000;
+  rig.send_completion(Rig::completion(PolledRig::kQp, 70, 0, IBV_WC_RETRY_EXC_ERR));
+  CHECK(rig.picked_up.empty());
+  CHECK(rig.finish().pick_ups_untold == 0);
+}

@@ -7,7 +7,7 @@ bool PickUps::fits(const Waiting<Told>& told, const Waiting<Poll>& poll) {
   if (told.wr_id && *told.wr_id != poll.wr_id) return false;
   if (told.bytes && poll.bytes && *told.bytes != *poll.bytes) return false;
   // A thread's own polls return in order.
-  return !(told.passed != 0 && told.passed_by == poll.tid) && !(poll.passed != 0 && poll.passed_by == poll.tid);
+  return told.passed == 0 || told.passed_by != poll.tid;
 }
 
 std::optional<PickUps::Delay> PickUps::on_told(const Told& told, Counters& counters) {
@@ -66,7 +66,6 @@ std::optional<PickUps::Delay> PickUps::pair(size_t told_at, size_t poll_at, Coun
   for (size_t i = 0, at = 0; i < poll_at; ++i) {
     Waiting<Poll>& passed = polls_[at];
     if (passed.tid != poll.tid && ++passed.passed <= kPasses) {
-      passed.passed_by = poll.tid;
       ++at;
       continue;
     }

@@ -53,7 +53,7 @@ class PickUps {
   template <typename T>
   struct Waiting : T {
     unsigned passed = 0;
-    uint32_t passed_by = 0;  // the thread whose poll was the last to pass it
+    uint32_t passed_by = 0;  // of what was told: the thread whose poll was the last to pass it
   };
 
   static bool fits(const Waiting<Told>& told, const Waiting<Poll>& poll);
