@@ -144,6 +144,9 @@ void Tracer::start_observer() {
   options.on_doorbell = [this](uint32_t pid, uint64_t qp_ptr, uint32_t qp_num, uint64_t doorbell_addr) {
     (void)capture_->set_doorbell(static_cast<pid_t>(pid), qp_ptr, qp_num, doorbell_addr);
   };
+  if (options.policy.polls_probed)
+    state("polls of mlx5 are probed beside the completions in memory, to tell when each was picked up: every poll takes a "
+          "trap, also one that finds nothing");
   observer_ = std::make_unique<Observer>(options);
 }
 
