@@ -7,6 +7,7 @@
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,12 +52,18 @@ def traced(arguments, folder, lines, *options):
             return tracer, tracer.report(), said
 
 
+def untold(report):
+    """By the coverage statement: a ring of 64 entries may be overwritten unread."""
+    lines = [line for line in report["coverage"] if line.startswith("completions that a poll returned and no ring told of")]
+    return sum(int(re.sub(",", "", line.rsplit(": ", 1)[1])) for line in lines)
+
+
 def one(report, count):
-    """Of the only queue that was polled, all of it."""
+    """Of the only queue that was polled, all that its ring told."""
     assert len(report["pick_ups"]) == 1, report["pick_ups"]
     entry = report["pick_ups"][0]
     print(entry)
-    assert entry["queue"] == "send" and entry["delay"]["count"] == count, entry
+    assert entry["queue"] == "send" and entry["delay"]["count"] + untold(report) == count, (entry, report["coverage"])
     assert report["totals"]["operations"] == count, report["totals"]
     assert report["totals"]["unfinished"] == 0, report["totals"]
     return entry["delay"], entry["error_ns_max"]
