@@ -208,6 +208,7 @@ TEST_CASE("pick-ups: a completion that waits for its post keeps its place") {
 
 TEST_CASE("pick-ups: a life's end leaves nothing to the next one") {
   PolledRig rig;
+  rig.set_state(PolledRig::kQp, IBV_QPS_RTS);
   rig.probe_post(70, 0);
   rig.completed(0, 5000);
   rig.set_state(PolledRig::kQp, IBV_QPS_RESET);
