@@ -453,6 +453,8 @@ TEST_CASE("which segments a queue's WQEs have") {
   CHECK(service_of_qp(IBV_QPT_DRIVER, MLX5_QP_FLAG_TYPE_DCI) == QpService::dci);
   CHECK(service_of_qp(IBV_QPT_DRIVER, MLX5_QP_FLAG_TYPE_DCT) == QpService::unknown);
   CHECK(qp_type_of(QpService::dci) == kQpTypeDci);
+  for (const QpService service : {QpService::rc, QpService::uc, QpService::ud, QpService::dci})
+    CHECK(service_of_qp(qp_type_of(service), 0) == service);
   CHECK(type_of_driver_qp(MLX5_QP_FLAG_TYPE_DCI) == kQpTypeDci);
   CHECK(type_of_driver_qp(MLX5_QP_FLAG_TYPE_DCT) == kQpTypeDct);
   CHECK(type_of_driver_qp(0) == IBV_QPT_DRIVER);

@@ -379,6 +379,8 @@ QpService service_of_qp(uint32_t qp_type, uint32_t driver_flags) {
       return QpService::xrc;
     case IBV_QPT_RAW_PACKET:
       return QpService::raw;
+    case kQpTypeDci:
+      return QpService::dci;
     case IBV_QPT_DRIVER:
       return driver_flags & MLX5_QP_FLAG_TYPE_DCI ? QpService::dci : QpService::unknown;
     default:
