@@ -54,7 +54,7 @@ def traced(arguments, folder, lines, *options):
 
 def untold(report):
     """By the coverage statement: a ring of 64 entries may be overwritten unread."""
-    lines = [line for line in report["coverage"] if line.startswith("completions that a poll returned and no ring told of")]
+    lines = [line for line in report["coverage"] if "completions that a poll returned and no ring told of" in line]
     return sum(int(re.sub(",", "", line.rsplit(": ", 1)[1])) for line in lines)
 
 
