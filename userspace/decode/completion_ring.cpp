@@ -196,6 +196,8 @@ CqNext open_basic(const CompletionRing& ring, CompletionCursor& cursor, const Co
   std::memcpy(static_cast<void*>(&byte_cnt), entry.data() + kCqeByteCount, sizeof(byte_cnt));
   const uint32_t count = byte_cnt;
   if (count < 2 || count > kMaxSession || count > ring.entries) return pass(ring, cursor, 1, lost);
+  // No program's: what its owner has written over (measured with UCX: 1 run of 15 told of such receives).
+  if (title.qp_num == 0) return pass(ring, cursor, 1, lost);
 
   for (uint32_t number = 0; number < count; number += kMinisPerEntry) {
     const uint64_t at = cursor.next + (number == 0 ? 1 : number);
